@@ -44,8 +44,7 @@ from workers.watchers.rotations import RotationWatcher
 from workers.watchers.schedules import ScheduleWatcher
 from workers.watchers.seeds import SeedWatcher
 from workers.watchers.shoots import ShootWatcher
-from workflows.seed import ReconcileSeed
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ async def run(config_path: str) -> None:
     worker = Worker(
         temporal,
         task_queue=GARDEN_QUEUE,
-        workflows=[*WORKFLOWS, ReconcileSeed],
+        workflows=WORKFLOWS,
         activities=registry.garden_activities(
             garden, caches, config.shoots, sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)
         ),

@@ -15,19 +15,17 @@ from workers.callers import Callers
 from workers.cli.flow_view import FlowHistory, FlowView
 from workers.sandbox import workflow_runner
 from workflows.flow import Flow
-from workflows.seed import ReconcileSeed
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.base import OperationWorkflow
 from workflows.shoot.reconcile import reconcile_flow
 
-EVERY_WORKFLOW = [*WORKFLOWS, ReconcileSeed]
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
 
 def replayer(workflows: list[type] | None = None) -> Replayer:
     runner: WorkflowRunner = workflow_runner()
     return Replayer(
-        workflows=workflows or EVERY_WORKFLOW,
+        workflows=workflows or WORKFLOWS,
         data_converter=pydantic_data_converter,
         workflow_runner=runner,
         interceptors=[Callers(required=True)],

@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from api.flows import FlowInput, FlowOutcome, ShootView
     from api.operations import ShootTask, TaskResult
     from api.rotation import RotationInput
-    from workflows.shoot import WORKFLOWS
+    from workflows.garden import WORKFLOWS
     from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
     from workflows.shoot.reconcile import ReconcileShoot
     from workflows.shoot.rotate import RotateCertificateAuthorities

@@ -45,7 +45,7 @@ from kube.cache import Caches
 from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from tests.workflow.next_version import CHECK_ALERTS, LOOK_AT_ALERTS, NEXT_WORKFLOWS
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 from workflows.shoot.rotate import ROTATIONS, RotateCertificateAuthorities, rotation_id
 

@@ -21,7 +21,7 @@ from api.rotation import (
     User,
 )
 from tests.workflow.rotation_garden import SHOOT, STARTED, RotationGarden
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
 
 NODE = User(who="node n-1", why="has an old certificate", remedy="roll its pool")

@@ -13,7 +13,7 @@ from api.operations import GARDEN_QUEUE, TaskResult
 from api.schedules import ScheduledTime, WantedSchedule, wanted_schedules
 from tests.workflow.world import SHOOT
 from workers.watchers.schedules import schedule_of
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 
 SPEC = {
     "hibernation": {"schedules": [{"start": "0 20 * * *"}]},

@@ -37,7 +37,7 @@ from workers.codec_server import application
 from workers.heartbeats import Heartbeats
 from workers.registry import garden_activities
 from workflows import visibility
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")

@@ -17,7 +17,7 @@ from api import versioning
 from workers.promote import PromoteConfig, describe, draining_builds, promote
 from workers.temporal import VersioningConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.rotate import ROTATIONS
 
 QUEUE = "versions"
@@ -176,7 +176,7 @@ async def test_only_what_lives_for_months_changes_under_way() -> None:
     program = (
         "from api import versioning; versioning.enabled = True\n"
         "from temporalio import workflow\n"
-        "from workflows.shoot import WORKFLOWS\n"
+        "from workflows.garden import WORKFLOWS\n"
         "for each in map(workflow._Definition.must_from_class, WORKFLOWS):\n"
         "    if each.versioning_behavior: print(each.name, each.versioning_behavior.name)\n"
     )

@@ -46,7 +46,7 @@ from api.operations import (
 from api.schedules import ScheduledTime
 from kube.client import KubeClient
 from tests.workflow.rotation_garden import RotationGarden
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.decision import LifecycleState
 from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle
 

@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from temporalio import activity
 
 from activities.clusters import Clusters
-from api.flows import FlowInput, ShootFacts, Survey
+from api.flows import FlowInput, ShootFacts, ShootRules, Survey
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
 from api.rotation import ActiveRotation, Kind, Phase
+from kube.cache import Caches
+from kube.client import KubeClient
 from workers import registry
 from workflows.flow import Flow, GraphError, activity_name, title_of
 from workflows.options import garden_call
+from workflows.shoot.decision import FlowKind
 from workflows.shoot.delete import delete_flow
+from workflows.shoot.flows import FLOWS
 from workflows.shoot.forget import forget_flow
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
@@ -397,20 +401,19 @@ def test_every_wait_that_looks_for_a_trigger_looks_for_that_of_its_deploy() -> N
                 assert graph._tasks[f"wait_{each}"].completes == f"deploy_{each}"
 
 
-@pytest.mark.parametrize(
-    "flow",
-    [
-        reconcile(ShootFacts()),
-        reconcile(ShootFacts(hibernated=True)),
-        delete(ShootFacts(), ALL_THERE),
-        delete(ShootFacts(hibernated=True), ALL_THERE),
-    ],
-    ids=["create", "hibernate", "delete", "delete asleep"],
-)
-def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: Flow) -> None:
-    """A class of activities that the gardenlet does not register would be missed only when the task starts."""
-    offered = {activity_name(each) for each in registry.seed_activities(cast(Clusters, None), vpn_network="")}
-    assert set(flow.activities) - offered == set()
+def test_each_kind_of_flow_has_a_definition() -> None:
+    assert set(FLOWS) == set(FlowKind)
+
+
+@pytest.mark.parametrize("kind", FlowKind)
+def test_every_activity_of_a_flow_is_offered_by_the_worker_of_its_queue(kind: FlowKind) -> None:
+    """Otherwise the task of a class of activities that no worker registers would fail only when it starts."""
+    seed = registry.seed_activities(cast(Clusters, None), vpn_network="")
+    garden = registry.garden_activities(cast(KubeClient, None), cast(Caches, None), ShootRules())
+    offered = [(activity_name(each), False) for each in seed] + [(activity_name(each), True) for each in garden]
+    task = TASK.model_copy(update={"destination": "seed-2"})
+    flow = FLOWS[kind].build(FlowInput(task=task, facts=ShootFacts(), sources=("seed-2",)))
+    assert {(name, queue == GARDEN_QUEUE) for name, queue in flow.activities.items()} <= set(offered)
 
 
 # The graph itself
