@@ -192,3 +192,17 @@ def _dns_record(role: str, asked_by: str) -> Kind:
 
 INTERNAL_DNS = _dns_record("internal", TASK_DEPLOY_DNS_INTERNAL)
 EXTERNAL_DNS = _dns_record("external", TASK_DEPLOY_DNS_EXTERNAL)
+
+IN_NAMESPACE = (
+    resources.BASTION,
+    resources.CONTAINER_RUNTIME,
+    resources.CONTROL_PLANE,
+    resources.DNS_RECORD,
+    resources.EXTENSION,
+    resources.INFRASTRUCTURE,
+    resources.NETWORK,
+    resources.OPERATING_SYSTEM_CONFIG,
+    resources.WORKER,
+)
+"""Kinds above whose objects are in a control plane's namespace: a force-deletion deletes them, a ShootState keeps their
+state."""

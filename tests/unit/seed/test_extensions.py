@@ -126,6 +126,11 @@ def test_each_kind_can_be_deleted_and_moved(kind: Kind) -> None:
     assert needed <= set(vars(ExtensionActivities))
 
 
+def test_a_force_deletion_and_a_shoot_state_know_each_kind() -> None:
+    """Otherwise a force-deletion would leave the objects of a kind, and a move would lose their state."""
+    assert {kind.resource for kind in KINDS if kind.resource.namespaced} == set(kinds.IN_NAMESPACE)
+
+
 def test_an_activity_has_the_name_of_its_method(clusters: Any) -> None:
     """A flow names a method, and Temporal calls the activity by its name."""
     clusters.garden_caches = clusters.seed_caches
