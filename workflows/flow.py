@@ -62,13 +62,12 @@ Activity = Callable[[Any, Input], Awaitable[TaskResult]]
 """Method of a class of activities, for example ``EtcdActivities.deploy_etcds``."""
 
 
-@dataclass(frozen=True)
-class Call(Generic[Input]):
-    """An activity whose input is another one than the flow's subject."""
+class Call:
+    """An activity whose input is another one than the flow's subject; ``argument`` makes it when the task starts."""
 
-    activity: Activity[Input]
-    argument: Callable[[], Input]
-    """Makes the input when the task starts."""
+    def __init__(self, activity: Activity[Input], argument: Callable[[], Input]) -> None:
+        self.activity: Callable[..., Any] = activity
+        self.argument: Callable[[], BaseModel] = argument
 
 
 class Everything(Enum):
@@ -157,7 +156,7 @@ class Flow(Generic[Subject]):
 
     def add(
         self,
-        activity: Activity[Subject] | Call[Any],
+        activity: Activity[Subject] | Call,
         *,
         name: str = "",
         after: Sequence[str] | Everything = (),

@@ -176,14 +176,13 @@ def _persist(flow: ShootFlow, case: _Case, migrated: list[str]) -> None:
     """Write the ShootState, readable for the destination."""
     add = flow.add
     # A migration that starts again adds to the ShootState, which may already be encrypted for the destination.
-    if case.request.sources:
-        migrated.append(
-            add_reseal(flow, case.request, case.request.task.seed, "reseal_shoot_state", unless=case.no_namespace)
-        )
-    add(ShootStates.persist_shootstate, after=migrated, unless=case.no_namespace)
-    if case.request.sources:
-        there = case.request.task.destination
-        add_reseal(flow, case.request, there, case.readable, after=["persist_shootstate"], unless=case.no_namespace)
+    request, resealed = case.request, []
+    if request.sources:
+        resealed = [add_reseal(flow, request, request.task.seed, "reseal_shoot_state", unless=case.no_namespace)]
+    add(ShootStates.persist_shootstate, after=[*migrated, *resealed], unless=case.no_namespace)
+    if request.sources:
+        there = request.task.destination
+        add_reseal(flow, request, there, case.readable, after=["persist_shootstate"], unless=case.no_namespace)
 
 
 def _prepare(flow: ShootFlow, case: _Case) -> list[str]:
