@@ -1,4 +1,4 @@
-"""Activities that each process offers. A test compares the task names of the flows with these lists."""
+"""Activities that each process offers. A test checks that they include the activities of all flows."""
 
 from collections.abc import Callable
 from datetime import timedelta
