@@ -243,3 +243,11 @@ SEED_SYSTEM_COMPONENTS_HEALTHY = "SeedSystemComponentsHealthy"
 SEED_MOVED_CONTROL_PLANES_CLEANED_UP = "MovedControlPlanesCleanedUp"
 """Condition of a Seed, not in Gardener: it is present and not True while a seed that has come back cleans up its stale
 control planes."""
+
+# Steps to a new encryption key, and its Secret.
+RESOURCES_LABELED = "credentials.gardener.cloud/resources-labeled"
+ETCD_SNAPSHOTTED = "credentials.gardener.cloud/etcd-snapshotted"
+KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
+"""Like the two names above, an annotation of Deployment kube-apiserver for a finished step to a new encryption key."""
+ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
+"""Name of the secret with the key that encrypts objects in etcd."""

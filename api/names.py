@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.constants import KUBE_RESERVED
-from api.operations import ShootTask
 
 _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
 """Settings of the kubelet, in addition to reservations, that change the resources for scheduled pods: a running node
@@ -87,19 +86,9 @@ def dns_record_name(shoot: str, role: str) -> str:
     return f"{shoot}-{role}"
 
 
-def backup_entry_name(task: ShootTask) -> str:
-    """Name of a Shoot's BackupEntry in garden and seed; also the prefix of its backups in the bucket."""
-    return backup_entry_names(task.technical_id, task.shoot.uid)[1]
-
-
 def issued_kubeconfigs(shoot: str) -> str:
     """Name of the ConfigMap in the project's namespace with the users and expiration times of a Shoot's kubeconfigs."""
     return f"{shoot}.issued-kubeconfigs"
-
-
-def source_backup_entry_name(task: ShootTask) -> str:
-    """Name of the BackupEntry for the source seed's bucket, while the control plane moves."""
-    return backup_entry_names(task.technical_id, task.shoot.uid)[0]
 
 
 def backup_entry_names(technical_id: str, uid: str) -> tuple[str, str]:

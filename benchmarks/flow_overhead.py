@@ -24,15 +24,15 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from workers.sandbox import workflow_runner
+from workers.lib.sandbox import workflow_runner
 
 with workflow.unsafe.imports_passed_through():
     from activities.secrets.keyring import write_key_file
-    from api.flows import FlowProgress
-    from api.operations import OperationType, ShootRef, ShootTask, TaskResult
-    from workers.codec import data_converter
-    from workers.heartbeats import Heartbeats
-    from workers.temporal import TemporalServer, connect_with
+    from api.contracts.flows import FlowProgress
+    from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
+    from workers.lib.codec import data_converter
+    from workers.lib.heartbeats import Heartbeats
+    from workers.lib.temporal import TemporalServer, connect_with
     from workflows import options
     from workflows.flow import Flow
 

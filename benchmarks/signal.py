@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from api import resources
 from kube.client import KubeClient
 from workers.cli.connection import landscape_facts
-from workers.watchers.shoots import SIGNAL_METRIC
+from workers.controller_manager.watchers.shoots import SIGNAL_METRIC
 
 EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
 _GAP_SECONDS = 0.05

@@ -29,8 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from benchmarks.flow_overhead import LAYERS, QUEUE, TASK, WIDTH, ByFlow, connected, dev_server, no_op
     from landscape import temporal_certificates
     from tests.temporal_endpoint import mutual_tls_before
+    from workers.lib.temporal import TemporalServer, TemporalTLS
     from workers.setup import TemporalSetup, set_up_temporal
-    from workers.temporal import TemporalServer, TemporalTLS
 
 ROOT = Path(__file__).parents[1]
 SEQUENTIAL = 50

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from api import issuer
 from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
 from api.constants import ADMISSION_AUTHORITY, SEED_NAME_PREFIX
 from api.crds import crds
+from api.decisions import issuer
 from api.labels import pod_security
 from api.policies import deletion_protection
 from landscape import dns, pki

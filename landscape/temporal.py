@@ -13,7 +13,7 @@ from landscape.processes import ProcessSpec
 from landscape.waiting import until
 
 if TYPE_CHECKING:
-    from workers.temporal import TemporalServer
+    from workers.lib.temporal import TemporalServer
 
 GATEWAY = "temporal-gateway"
 """Name of the process that requires client certificates, and forwards calls to Temporal."""
@@ -81,7 +81,7 @@ def _metrics_port(plan: Plan) -> int:
 
 def server(plan: Plan) -> "TemporalServer":
     """Connection to the landscape's Temporal as an administrator."""
-    from workers.temporal import TemporalServer, TemporalTLS
+    from workers.lib.temporal import TemporalServer, TemporalTLS
 
     files = plan.facts["temporal"]["tls"]
     tls = TemporalTLS(ca_file=files["ca"], certificate_file=files["certificate"], private_key_file=files["key"])
@@ -95,7 +95,7 @@ async def ready(plan: Plan) -> None:
     """
     from temporalio.service import RPCError
 
-    from workers.temporal import connect_with
+    from workers.lib.temporal import connect_with
 
     if plan.external_temporal:
         from workers.setup import TemporalSetup, set_up_temporal

@@ -16,7 +16,7 @@ def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequenc
 
     ``hosts``: names and addresses by which clients reach Temporal.
     """
-    from workers.codec import write_key_file  # with Temporal's SDK, which other commands need not load
+    from workers.lib.codec import write_key_file  # with Temporal's SDK, which other commands need not load
 
     signs = TemporalAuthority(authority)
     server = directory / "server"

@@ -13,7 +13,6 @@ import aiohttp
 import yaml
 
 from api.constants import ADMISSION_AUTHORITY
-from api.server import api_server_files
 from landscape import garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
@@ -22,7 +21,8 @@ from landscape.kube import Api
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
-from workers.codec import derived_keys, write_key_file
+from workers.admission import api_server_files
+from workers.lib.codec import derived_keys, write_key_file
 from workers.provider_local import access as provider_access
 
 Config = dict[str, Any]

@@ -19,7 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.converter import ActivitySerializationContext, SerializationContext
 
 from activities.secrets.keyring import read_keyring
-from workers.codec import EncryptionCodec, data_converter
+from workers.lib.codec import EncryptionCodec, data_converter
 
 _POLL = timedelta(seconds=30)
 

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from landscape import mutual_tls
 from landscape.pki import KeyPair, TemporalAuthority
-from workers.temporal import TemporalServer, TemporalTLS
+from workers.lib.temporal import TemporalServer, TemporalTLS
 
 _START_SECONDS = 30
 

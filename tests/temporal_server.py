@@ -21,8 +21,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from landscape import binaries
 from landscape.pki import KeyPair, TemporalAuthority
 from landscape.progress import Progress
+from workers.lib.temporal import TemporalServer, TemporalTLS, connect_with
 from workers.setup import TemporalSetup, set_up_temporal
-from workers.temporal import TemporalServer, TemporalTLS, connect_with
 
 _START_SECONDS = 60
 _SERVICES = ("frontend", "internal-frontend", "history", "matching", "worker")

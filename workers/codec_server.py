@@ -21,12 +21,11 @@ from temporalio.converter import PayloadCodec
 from activities.secrets.keyring import CodecError
 from api.model import ApiModel
 from api.resources import SHOOT, TOKEN_REVIEW
-from api.server.review import User
 from kube.client import KubeClient
-from workers.access import may
-from workers.codec import KeyFiles, ReadingCodec
-from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
-from workers.serving import ClientsFile, ServingCertificate
+from workers.lib.access import User, may
+from workers.lib.codec import KeyFiles, ReadingCodec
+from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.lib.serving import ClientsFile, ServingCertificate
 
 log = logging.getLogger(__name__)
 

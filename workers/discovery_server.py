@@ -15,12 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
-from api import issuer, resources
+from api import resources
 from api.constants import SHOOT_ISSUER_NAMESPACE
+from api.decisions import issuer
 from api.model import ApiModel
 from kube.cache import Cache, Caches
-from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
-from workers.serving import ServingCertificate
+from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.lib.serving import ServingCertificate
 
 log = logging.getLogger(__name__)
 

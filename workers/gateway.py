@@ -10,8 +10,6 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -28,12 +26,12 @@ from activities.components.gateway import (
     Upstream,
 )
 from api.model import ApiModel
-from api.names import owner_of
 from api.resources import CONFIG_MAP, SERVICE
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
-from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+from workers.lib.exposed_hosts import hosts, named, oldest_first
+from workers.lib.runtime import Health, HealthConfig, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)
 
@@ -123,57 +121,6 @@ class Gateway:
                 _log.info("wrote %s, version %s", name, content["version_info"])
 
 
-@dataclass(frozen=True)
-class Hosts:
-    """Hosts that exposures get and do not get, by ``namespace/name`` of their ConfigMap."""
-
-    served: Mapping[str, tuple[str, ...]]
-    refused: Mapping[str, tuple[str, ...]]
-
-
-def hosts(exposures: Iterable[Object], internal_domain: str) -> Hosts:
-    """Give each host to one exposure.
-
-    Only an exposure in a control plane's namespace gets the internal name of that control plane. Of several exposures
-    with the same other host, the oldest gets it. No exposure gets a host with a wildcard, because it would cover names
-    of other control planes.
-    """
-    taken: dict[str, str] = {}
-    served: dict[str, tuple[str, ...]] = {}
-    refused: dict[str, tuple[str, ...]] = {}
-    for item in _oldest_first(exposures):
-        name, namespace = _named(item), item["metadata"]["namespace"]
-        got, wanted = [], _wanted_hosts(item)
-        for host in wanted:
-            only = owner_of(host, internal_domain)
-            if "*" not in host and only in ("", namespace) and taken.setdefault(host, name) == name:
-                got.append(host)
-        served[name] = tuple(got)
-        refused[name] = tuple(host for host in wanted if host not in got)
-    return Hosts(served, refused)
-
-
-def _oldest_first(exposures: Iterable[Object]) -> list[Object]:
-    """Sorted by creationTimestamp; those of the same second by namespace and name."""
-
-    def age(item: Object) -> tuple[str, str, str]:
-        metadata = item["metadata"]
-        return metadata.get("creationTimestamp") or "", metadata["namespace"], metadata["name"]
-
-    return sorted(exposures, key=age)
-
-
-def _wanted_hosts(item: Object) -> list[str]:
-    """Hosts of an exposure, normalized as DNS compares them, without duplicates; empty if it is not an exposure."""
-    for key, model in ((gateway.SERVICE_EXPOSURE_KEY, ServiceExposure), (gateway.EXPOSURE_KEY, ApiServerExposure)):
-        if text := (item.get("data") or {}).get(key):
-            with contextlib.suppress(ValidationError):
-                # A wildcard is kept here, so that ``hosts`` refuses it.
-                return list(dict.fromkeys(each.lower().rstrip(".") for each in model.model_validate_json(text).hosts))
-            return []
-    return []
-
-
 def routes(
     exposures: list[Object], services: Cache, internal_domain: str = ""
 ) -> tuple[list[Route], list[ServiceRoute]]:
@@ -187,8 +134,8 @@ def routes(
     served: dict[str, ServiceRoute | None] = {}
     forwardings: list[Route] = []
     given = hosts(exposures, internal_domain)
-    for item in _oldest_first(exposures):
-        name, namespace = _named(item), item["metadata"]["namespace"]
+    for item in oldest_first(exposures):
+        name, namespace = named(item), item["metadata"]["namespace"]
         for host in given.refused[name]:
             _log.error("not serving %s to ConfigMap %s: the name belongs to another control plane", host, name)
         if elsewhere := _forwarding(item):
@@ -223,10 +170,6 @@ def routes(
     return here, [each for _, each in sorted(served.items()) if each]
 
 
-def _named(item: Object) -> str:
-    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-
-
 def _forwarding(item: Object) -> Forwarding | None:
     """The forwarding in a ConfigMap of the gateway's namespace. Other namespaces may not route out of the seed."""
     if item["metadata"]["namespace"] != gateway.NAMESPACE or gateway.FORWARDING_KEY not in (item.get("data") or {}):
@@ -239,7 +182,7 @@ def _read(item: Object, key: str, model: type[Model]) -> Model | None:
         return model.model_validate_json((item.get("data") or {}).get(key, ""))
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        _log.error("leaving out ConfigMap %s: %s", _named(item), faults)
+        _log.error("leaving out ConfigMap %s: %s", named(item), faults)
         return None
 
 

@@ -11,7 +11,7 @@ import logging
 import aiohttp
 
 from api.model import ApiModel
-from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+from workers.lib.runtime import Health, HealthConfig, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from pydantic import field_validator
 
 from activities.etcd.store import directory_token
 from api.model import ApiModel
-from workers.runtime import load_config, run_until_signal
+from workers.lib.runtime import load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 

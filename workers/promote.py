@@ -19,8 +19,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.images import OWN_VERSION
-from workers.runtime import load_config
-from workers.temporal import TemporalServer, connect_with
+from workers.lib.runtime import load_config
+from workers.lib.temporal import TemporalServer, connect_with
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from api import resources
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.scheduling import NoSeed, choose_seed
 from api.model import ApiModel
-from api.scheduling import NoSeed, choose_seed
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, TryAgain
 from kube.errors import Conflict
-from workers.events import emit
-from workers.leader import LeaderElectionConfig, run_as_leader
-from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.lib.events import emit
+from workers.lib.leader import LeaderElectionConfig, run_as_leader
+from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 

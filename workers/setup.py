@@ -27,11 +27,11 @@ from api.crds import crds
 from api.labels import pod_security
 from api.model import ApiModel
 from api.policies import deletion_protection
-from api.server.webhooks import webhook_configurations
 from kube.cache import Caches
 from kube.client import KubeClient
-from workers.runtime import ClientConnection, ConfigError, kube_client, load_config
-from workers.temporal import TemporalServer, connect_with
+from workers.admission.webhooks import webhook_configurations
+from workers.lib.runtime import ClientConnection, ConfigError, kube_client, load_config
+from workers.lib.temporal import TemporalServer, connect_with
 from workflows import visibility
 
 Result = TypeVar("Result")

@@ -37,9 +37,17 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from api.flows import Attempt, FailedTask, FinishedTask, FlowOutcome, FlowProgress, TaskProgress, TaskState
-    from api.operations import TaskResult
-    from api.repair import Action, Repair
+    from api.contracts.flows import (
+        Attempt,
+        FailedTask,
+        FinishedTask,
+        FlowOutcome,
+        FlowProgress,
+        TaskProgress,
+        TaskState,
+    )
+    from api.contracts.operations import TaskResult
+    from api.contracts.repair import Action, Repair
 
 FLOW_FAILED = "FlowFailed"
 """Type of the ApplicationError with which a flow fails; its only detail is a FlowOutcome."""

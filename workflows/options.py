@@ -5,11 +5,11 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
-from api.operations import GARDEN_QUEUE
+from api.contracts.operations import GARDEN_QUEUE
 
 HEARTBEAT = timedelta(seconds=10)
 """Time after which Temporal retries an activity whose worker died. Activities that wait send a heartbeat every 2 s
-(activities/heartbeat.py), all others every 3 s (workers/heartbeats.py)."""
+(activities/heartbeat.py), all others every 3 s (workers/lib/heartbeats.py)."""
 
 UNANSWERED = timedelta(seconds=30)
 """Time after which lastOperation names a task queue that no worker polls: longer than a gardenlet takes to start."""

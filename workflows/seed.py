@@ -9,7 +9,7 @@ from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from activities.seed.bootstrap import SeedActivities
-    from api.operations import SeedTask, TaskResult, seed_queue
+    from api.contracts.operations import SeedTask, TaskResult, seed_queue
 
 
 def seed_workflow_id(task: SeedTask) -> str:
@@ -19,7 +19,7 @@ def seed_workflow_id(task: SeedTask) -> str:
 
 @workflow.defn
 class ReconcileSeed:
-    """Started by the controller-manager (``workers.watchers.seeds``); its tasks are retried until they succeed.
+    """Started by the controller-manager (``watchers.seeds``); its tasks are retried until they succeed.
 
     The gardenlet of the seed runs the tasks. While it does not run, they wait in the task queue of the seed.
     """

@@ -5,7 +5,7 @@ A search attribute that is not registered stalls a workflow, so workflows set on
 
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from api.operations import ShootRef
+from api.contracts.operations import ShootRef
 
 PROJECT = SearchAttributeKey.for_keyword("GardenerProject")
 SHOOT = SearchAttributeKey.for_keyword("GardenerShoot")

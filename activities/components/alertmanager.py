@@ -10,7 +10,7 @@ from activities.components import monitoring
 from activities.components.base import Manifest
 from activities.components.monitoring import Served
 from api import images
-from api.alerting import Smarthost
+from api.decisions.alerting import Smarthost
 
 NAME = "alertmanager-shoot"
 PORT = 9093

@@ -13,8 +13,8 @@ from typing import Any
 
 from activities.components import coredns, kube_proxy, node_local_dns, ssh_access
 from api import constants, images, resources
+from api.decisions.versions import Version
 from api.names import node_agent_secret_name
-from api.versions import Version
 
 BOOTSTRAPPERS_GROUP = "system:bootstrappers"
 BOOTSTRAP_TOKEN_PLACEHOLDER = "<<BOOTSTRAP_TOKEN>>"

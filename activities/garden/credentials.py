@@ -6,7 +6,7 @@ from typing import Any
 from activities.errors import transient
 from api import resources
 from api.constants import SEED_NAME_PREFIX
-from api.credentials import binding_of
+from api.decisions.credentials import binding_of
 from api.errors import ErrorCode
 from kube.client import KubeClient, Object
 from kube.errors import Forbidden

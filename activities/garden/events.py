@@ -3,7 +3,7 @@
 import hashlib
 
 from api import resources
-from api.operations import ShootRef
+from api.contracts.operations import ShootRef
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import AlreadyExists

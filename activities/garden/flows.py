@@ -21,8 +21,8 @@ from activities.garden.events import MESSAGE_LIMIT
 from activities.garden.live import find_shoot
 from activities.garden.status import last_error, patch_status
 from activities.secrets.keyring import CodecError
-from api.flows import EditFlow, FlowId, FlowOutcome, FlowProgress, ReportProgress, TaskState
-from api.operations import ShootRef, ShootTask, TaskResult, lifecycle_id
+from api.contracts.flows import EditFlow, FlowId, FlowOutcome, FlowProgress, ReportProgress, TaskState
+from api.contracts.operations import ShootRef, ShootTask, TaskResult, lifecycle_id
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import ApiError, Conflict

@@ -7,9 +7,9 @@ from temporalio import activity
 from activities.garden.events import record
 from activities.garden.live import find_shoot, staying
 from api import resources
-from api.hibernation import DEADLINE, Tick, edges, latest_tick
-from api.operations import ShootRef, TaskResult
-from api.schedules import ScheduledTime
+from api.contracts.operations import ShootRef, TaskResult
+from api.contracts.schedules import ScheduledTime
+from api.decisions.hibernation import DEADLINE, Tick, edges, latest_tick
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import Forbidden, Invalid

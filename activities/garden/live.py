@@ -3,8 +3,8 @@
 from temporalio.exceptions import ApplicationError
 
 from api import constants, resources
+from api.contracts.operations import ShootRef
 from api.names import technical_id
-from api.operations import ShootRef
 from kube.client import KubeClient, Object
 
 

@@ -12,13 +12,13 @@ from temporalio import activity
 from activities.garden.events import MESSAGE_LIMIT, record
 from activities.garden.live import find_shoot, staying
 from api import constants, resources
+from api.contracts.operations import ShootRef, TaskResult
+from api.contracts.schedules import ScheduledTime
 from api.core.v1beta1.cloud_profile import CloudProfile
+from api.decisions.maintenance import Plan, plan_maintenance
+from api.decisions.maintenance_window import MaintenanceWindow
+from api.decisions.rotation import SINGLE
 from api.labels import is_true
-from api.maintenance import Plan, plan_maintenance
-from api.maintenance_window import MaintenanceWindow
-from api.operations import ShootRef, TaskResult
-from api.rotation import SINGLE
-from api.schedules import ScheduledTime
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import Forbidden, Invalid, NotFound

@@ -10,17 +10,8 @@ from activities.garden import events
 from activities.garden.live import control_plane_of, find_shoot, staying, the_same
 from activities.heartbeat import heartbeating
 from api import constants, resources
-from api.rotation import (
-    FORCED_COMPLETION,
-    RotationInput,
-    RotationStep,
-    RotationView,
-    SurveyReport,
-    constraint_of,
-    phase_of,
-    status_of,
-    view_of,
-)
+from api.contracts.rotation import RotationInput, RotationStep, RotationView, SurveyReport
+from api.decisions.rotation import FORCED_COMPLETION, constraint_of, phase_of, status_of, view_of
 from api.times import timestamp
 from kube.cache import Caches
 from kube.client import KubeClient

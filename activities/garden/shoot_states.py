@@ -12,9 +12,10 @@ from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
 from activities.secrets.sealing import CannotOpen, Sealing, sealed_by
-from api import compression, resources, shoot_state
+from api import compression, resources
+from api.contracts.operations import ResealShootState, TaskResult
+from api.decisions import shoot_state
 from api.errors import ErrorCode
-from api.operations import ResealShootState, TaskResult
 from kube.client import KubeClient
 from kube.errors import Conflict
 

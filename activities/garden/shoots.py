@@ -17,11 +17,9 @@ from activities.garden.credentials import cloud_credentials
 from activities.garden.events import MANAGER, MESSAGE_LIMIT, record
 from activities.garden.live import control_plane_of, find_shoot
 from activities.garden.status import last_error, patch_status
-from api import constants, encryption, repair, resources, rotation, ssh
-from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
-from api.durations import parse_duration
-from api.errors import ErrorCode
-from api.flows import (
+from api import constants, resources
+from api.contracts import repair
+from api.contracts.flows import (
     FinishOperation,
     LastOperation,
     RecordRepair,
@@ -32,13 +30,18 @@ from api.flows import (
     StartedOperation,
     StartOperation,
 )
+from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.contracts.repair import UNKNOWN_USER, Action, Repair
+from api.contracts.rotation import Kind, Phase
+from api.decisions import encryption, rotation, ssh
+from api.decisions.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
+from api.decisions.issuer import is_managed
+from api.decisions.registrations import versions_by_phase, wanted_extensions
+from api.decisions.rotation import RotationFacts
+from api.durations import parse_duration
+from api.errors import ErrorCode
 from api.images import OWN_VERSION
-from api.issuer import is_managed
 from api.names import backup_entry_names
-from api.operations import OperationType, ShootRef, ShootTask
-from api.registrations import versions_by_phase, wanted_extensions
-from api.repair import UNKNOWN_USER, Action, Repair
-from api.rotation import Kind, RotationFacts
 from api.times import micro_timestamp, timestamp
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -590,7 +593,7 @@ def _credentials_change(
     patch = rotation.patch_of(before, rotations)
     change: dict[str, Any] = {"rotation": patch} if patch else {}
     phases = [rotation.phase_of(each, Kind.ETCD_ENCRYPTION_KEY) for each in (before, rotations)]
-    rewritten = phases == [rotation.Phase.COMPLETING, rotation.Phase.COMPLETED]
+    rewritten = phases == [Phase.COMPLETING, Phase.COMPLETED]
     untold = encryption.known(live) is None and (creating or not encryption.changes(live))
     if rewritten or untold:
         change["encryptionAtRest"] = encryption.Encryption.wanted(live).status()
@@ -602,7 +605,7 @@ def _constraint_change(status: Mapping[str, Any], rotations: Mapping[str, Any]) 
     over = {
         rotation.constraint_of(kind)
         for kind in rotation.PHASED
-        if rotation.phase_of(rotations, kind) is not rotation.Phase.PREPARED
+        if rotation.phase_of(rotations, kind) is not Phase.PREPARED
     }
     known = status.get("constraints") or []
     left = [each for each in known if each["type"] not in over]

@@ -5,7 +5,7 @@ from typing import Any
 
 from activities.garden.events import MESSAGE_LIMIT
 from api import resources
-from api.operations import ShootRef
+from api.contracts.operations import ShootRef
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import NotFound

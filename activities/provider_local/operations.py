@@ -39,6 +39,7 @@ from activities.provider_local.machines import (
     wanted_deployments,
 )
 from api import compression, images
+from api.decisions.shoot_state import unpacked_machine_state
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
 from api.model import ApiModel
@@ -53,7 +54,6 @@ from api.resources import (
     WORKER,
     Resource,
 )
-from api.shoot_state import unpacked_machine_state
 from api.times import timestamp
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Objects

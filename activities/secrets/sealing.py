@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from api import compression
-from api.operations import ShootRef
+from api.contracts.operations import ShootRef
 
 _SEALED, _SEED = "sealed", "seed"
 _NONCE_BYTES = 12

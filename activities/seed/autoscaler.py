@@ -12,9 +12,9 @@ from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
 from activities.seed.facts import failure_tolerance, may_grow, replicas_awake
 from api import resources
+from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import ClusterAutoscaler
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
-from api.operations import ShootTask, TaskResult
 
 _IN_SHOOT = f"shoot-core-{cluster_autoscaler.NAME}"
 _POD_SECONDS = 60

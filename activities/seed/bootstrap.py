@@ -20,7 +20,6 @@ from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
 from api import resources
-from api.conditions import Finding, Operation, merge
 from api.constants import (
     GARDEN_NAMESPACE,
     OPERATION,
@@ -29,11 +28,12 @@ from api.constants import (
     SEED_GARDENLET_READY,
     SEED_SYSTEM_COMPONENTS_HEALTHY,
 )
+from api.contracts.operations import SeedTask, TaskResult
 from api.crds import crds
+from api.decisions.conditions import Finding, Operation, merge
 from api.images import OWN_VERSION
 from api.labels import pod_security
 from api.names import dns_record_type
-from api.operations import SeedTask, TaskResult
 from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
 from api.times import timestamp
 

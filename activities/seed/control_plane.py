@@ -33,10 +33,10 @@ from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_as
 from activities.seed.issuer import issuer_of
 from activities.seed.namespace import write_shoot_status
 from activities.seed.secrets import generate_encryption_configuration
-from activities.shoot.rotation import KEY_POPULATED
 from api import resources
+from api.constants import KEY_POPULATED
+from api.contracts.operations import ForwardTask, OperationType, ShootTask, TaskResult
 from api.errors import ErrorCode
-from api.operations import ForwardTask, OperationType, ShootTask, TaskResult
 from kube.client import KubeClient, Object
 from kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 

@@ -21,12 +21,11 @@ from activities.seed.extension_objects import asked_at
 from activities.seed.facts import failure_tolerance
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.sidecar import ask_sidecar
-from activities.shoot.rotation import ETCD_SNAPSHOTTED
 from api import constants
+from api.constants import ETCD_SNAPSHOTTED
+from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
-from api.names import backup_entry_name
-from api.operations import OperationType, ShootTask, TaskResult
 from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD
 from api.times import micro_timestamp
 

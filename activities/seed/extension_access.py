@@ -22,7 +22,7 @@ from activities.components.base import Manifest
 from activities.seed.extension_objects import MANAGER
 from api import resources
 from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, GARDEN_NAMESPACE
-from api.registrations import responsible
+from api.decisions.registrations import responsible
 from kube.cache import Cache
 
 log = logging.getLogger(__name__)

@@ -12,14 +12,9 @@ from typing import Any
 from activities.clusters import Clusters
 from api import resources
 from api.constants import TASK_DEPLOY_DNS_EXTERNAL, TASK_DEPLOY_DNS_INTERNAL, TASK_DEPLOY_INFRASTRUCTURE
-from api.names import (
-    backup_entry_name,
-    dns_record_name,
-    operating_system_config_names,
-    source_backup_entry_name,
-)
-from api.operations import ShootTask, Wait
-from api.registrations import Phase, WantedExtension, deletion_phases, wanted_extensions
+from api.contracts.operations import ShootTask, Wait, backup_entry_name, source_backup_entry_name
+from api.decisions.registrations import Phase, WantedExtension, deletion_phases, wanted_extensions
+from api.names import dns_record_name, operating_system_config_names
 from api.resources import Resource
 
 Names = Callable[[Clusters, ShootTask], Awaitable[list[str]]]

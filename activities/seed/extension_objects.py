@@ -23,8 +23,8 @@ from api.constants import (
     OPERATION_WAIT_FOR_STATE,
     TIMESTAMP,
 )
+from api.contracts.operations import Wait
 from api.errors import ErrorCode
-from api.operations import Wait
 from api.resources import WORKER, Resource
 from kube.cache import Caches
 from kube.client import KubeClient

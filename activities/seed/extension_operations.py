@@ -15,9 +15,9 @@ from activities.seed.facts import inputs_digest
 from activities.seed.shoot_state import ShootStateView, not_restorable, read_shoot_state
 from api import resources
 from api.constants import SHOOT_TASKS
+from api.contracts.operations import OperationType, ShootTask, TaskResult, Wait
+from api.decisions.shoot_state import NotRestorable
 from api.errors import ErrorCode
-from api.operations import OperationType, ShootTask, TaskResult, Wait
-from api.shoot_state import NotRestorable
 from kube.errors import AlreadyExists
 
 CLOUD_SECRET = "cloudprovider"

@@ -27,7 +27,7 @@ from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
-from api import resources, ssh
+from api import resources
 from api.constants import (
     BACKUP_ENTRY_TAKEN_OVER,
     FINALIZER,
@@ -35,15 +35,10 @@ from api.constants import (
     SHOOT_PURPOSE,
     WORKER_POOL,
 )
-from api.names import (
-    backup_entry_name,
-    dns_record_type,
-    internal_api_domain,
-    node_agent_secret_name,
-    source_backup_entry_name,
-)
-from api.operations import OperationType, ShootTask, TaskResult
-from api.registrations import Phase
+from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
+from api.decisions import ssh
+from api.decisions.registrations import Phase
+from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
 from kube.errors import NotFound
 
 _KEPT = "kept for the old seed, which is lost: it must find there that it is not the one any more"

@@ -15,7 +15,7 @@ from activities.seed import rollout
 from activities.seed.extension_kinds import IN_NAMESPACE, Kind, all_of
 from activities.seed.extension_operations import Extensions
 from api import resources
-from api.operations import ShootTask, TaskResult
+from api.contracts.operations import ShootTask, TaskResult
 from api.resources import Resource
 from kube.errors import NotFound
 

@@ -23,7 +23,7 @@ from activities.seed import rollout
 from activities.seed.facts import Networks
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
-from api.operations import OperationType, ShootTask, TaskResult
+from api.contracts.operations import OperationType, ShootTask, TaskResult
 from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import NotFound

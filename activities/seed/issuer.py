@@ -13,10 +13,11 @@ from activities.clusters import Clusters, ClusterView
 from activities.errors import transient
 from activities.seed import rollout
 from activities.seed.facts import ApiNames
-from api import constants, issuer, resources
+from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult
+from api.decisions import issuer
 from api.errors import ErrorCode
 from api.names import project_and_shoot
-from api.operations import ShootTask, TaskResult
 
 _KEY_SET = "application/jwk-set+json"
 """Media type. Source: RFC 7517."""

@@ -29,9 +29,8 @@ from activities.seed.extension_operations import Extensions
 from activities.seed.extensions import is_taken_over, says_taken_over
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
 from api.errors import ErrorCode
-from api.names import backup_entry_name, source_backup_entry_name
-from api.operations import ShootTask, TaskResult
 from kube.errors import NotFound
 
 _COPY_SECONDS = 5 * 60.0

@@ -14,10 +14,10 @@ from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
 from api import constants, resources
+from api.contracts.operations import ShootRef, ShootTask, TaskResult
 from api.errors import ErrorCode
 from api.labels import pod_security
 from api.names import project_and_shoot
-from api.operations import ShootRef, ShootTask, TaskResult
 from kube import namespaces
 from kube.cache import Cache
 from kube.errors import NotFound

@@ -17,12 +17,13 @@ from activities.seed import rollout
 from activities.seed.facts import ApiNames
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.secrets import garden_object
-from api import alerting, resources
-from api.alerting import Smarthost
+from api import resources
 from api.constants import GARDEN_NAMESPACE, PURPOSE_TESTING
+from api.contracts.operations import ShootTask, TaskResult
+from api.decisions import alerting
+from api.decisions.alerting import Smarthost
 from api.errors import ErrorCode
 from api.names import ingress_host, project_and_shoot
-from api.operations import ShootTask, TaskResult
 from api.resources import Resource
 
 USERS = "observability-ingress-users"

@@ -23,10 +23,11 @@ from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extension_operations import Extensions
 from activities.seed.secrets import ssh_public_keys
-from api import constants, resources, ssh
+from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult
+from api.decisions import ssh
 from api.errors import ErrorCode
 from api.names import internal_api_domain, node_agent_secret_name, operating_system_config_names
-from api.operations import ShootTask, TaskResult
 from kube.cache import Cache
 
 MANAGED_RESOURCE = "shoot-gardener-node-agent"

@@ -13,10 +13,10 @@ from activities.errors import permanent
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER
 from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult
+from api.decisions.shoot_state import REFERENCE_PREFIX
 from api.errors import ErrorCode
-from api.operations import ShootTask, TaskResult
 from api.resources import Resource
-from api.shoot_state import REFERENCE_PREFIX
 
 _PURPOSE = "referenced-resource"
 _KINDS = {"Secret": resources.SECRET, "ConfigMap": resources.CONFIG_MAP}

@@ -10,8 +10,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
 from api import resources
-from api.operations import ShootTask, TaskResult
-from api.registrations import required_pairs, responsible
+from api.contracts.operations import ShootTask, TaskResult
+from api.decisions.registrations import required_pairs, responsible
 
 HEARTBEAT = "gardener-extension-heartbeat"
 """Name of the Lease in an extension's namespace; its holder is the name of the extension's registration."""

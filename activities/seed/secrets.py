@@ -23,13 +23,14 @@ from activities.secrets.configs import (
 )
 from activities.secrets.manager import MANAGED_BY, SECRETS_MANAGER, SecretsManager, UnknownSecret, Which
 from activities.seed.shoot_state import not_restorable, read_shoot_state
-from activities.shoot.rotation import ENCRYPTION_KEY, KEY_POPULATED
-from api import constants, ssh
-from api.encryption import DEFAULT_PROVIDER, Encryption
+from api import constants
+from api.constants import ENCRYPTION_KEY, KEY_POPULATED
+from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.decisions import ssh
+from api.decisions.encryption import DEFAULT_PROVIDER, Encryption
+from api.decisions.shoot_state import NotRestorable, restored_secret
 from api.model import ApiModel
-from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.resources import CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
-from api.shoot_state import NotRestorable, restored_secret
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
 

@@ -18,10 +18,11 @@ from activities.clusters import Clusters
 from activities.errors import permanent
 from activities.secrets.sealing import CannotOpen, Sealing
 from activities.seed.extension_kinds import IN_NAMESPACE
-from api import compression, constants, resources, shoot_state
+from api import compression, constants, resources
+from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.decisions import shoot_state
+from api.decisions.shoot_state import NotRestorable
 from api.errors import ErrorCode
-from api.operations import OperationType, ShootRef, ShootTask, TaskResult
-from api.shoot_state import NotRestorable
 from api.times import micro_timestamp
 from kube.errors import NotFound
 

@@ -13,10 +13,10 @@ from activities.components.managed_resource import managed_secrets
 from activities.errors import transient
 from activities.seed import rollout
 from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult
 from api.errors import ErrorCode
 from api.labels import matches
 from api.meta import LabelSelector
-from api.operations import ShootTask, TaskResult
 
 NAME = "static-manifests-from-seed"
 """Name of the ManagedResource."""

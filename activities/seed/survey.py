@@ -5,9 +5,8 @@ from temporalio import activity
 from activities.clusters import Clusters
 from activities.seed.namespace import shoot_uid
 from api import resources
-from api.flows import Survey
-from api.names import backup_entry_name
-from api.operations import ShootTask
+from api.contracts.flows import Survey
+from api.contracts.operations import ShootTask, backup_entry_name
 
 
 class SurveyActivities:

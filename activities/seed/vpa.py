@@ -13,8 +13,8 @@ from activities.seed import rollout
 from activities.seed.facts import failure_tolerance, replicas_awake
 from activities.seed.hibernation import wanted_asleep
 from api import resources
+from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import VerticalPodAutoscaler
-from api.operations import ShootTask, TaskResult
 
 _IN_SHOOT = "shoot-core-vpa"
 _READY_SECONDS = 120.0

@@ -18,8 +18,8 @@ from activities.clusters import Clusters, ClusterView
 from activities.errors import transient
 from activities.heartbeat import heartbeating
 from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult
 from api.errors import ErrorCode
-from api.operations import ShootTask, TaskResult
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Object

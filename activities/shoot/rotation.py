@@ -21,11 +21,13 @@ from activities.shoot import survey
 from activities.shoot.rewriting import Rewriting, each_of, paced
 from activities.shoot.survey import KEY_NAME, annotations
 from api import resources
-from api.encryption import Encryption
-from api.kubeconfigs import issued
+from api.constants import ENCRYPTION_KEY, ETCD_SNAPSHOTTED, KEY_POPULATED, RESOURCES_LABELED
+from api.contracts.kubeconfigs import issued
+from api.contracts.operations import ShootTask, TaskResult
+from api.contracts.rotation import Kind, Survey, SurveyRequest, User
+from api.decisions.encryption import Encryption
+from api.decisions.rotation import status_of
 from api.names import issued_kubeconfigs
-from api.operations import ShootTask, TaskResult
-from api.rotation import Kind, Survey, SurveyRequest, User, status_of
 from kube.cache import Cache
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
@@ -33,17 +35,11 @@ from kube.errors import AlreadyExists
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
 """Label of a namespace's root CA ConfigMap; its value is the control plane's bundle that the ConfigMap holds."""
 ROOT_CA = "kube-root-ca.crt"
-RESOURCES_LABELED = "credentials.gardener.cloud/resources-labeled"
-ETCD_SNAPSHOTTED = "credentials.gardener.cloud/etcd-snapshotted"
-KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
-"""Like the two names above, an annotation of Deployment kube-apiserver for a finished step to a new encryption key."""
 _RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
 _TOKEN_SECRETS = "resources.gardener.cloud/purpose=token-requestor"
 _ACCOUNT_OF_TOKEN = "kubernetes.io/service-account.name"
 _TOKEN = "kubernetes.io/service-account-token"
 _API_SERVER = "kube-apiserver"
-ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
-"""Name of the secret with the key that encrypts objects in etcd."""
 
 CLIENT_AUTHORITIES = "extension-apiserver-authentication"
 """ConfigMap of a shoot with the CAs by which other servers verify client certificates, as the API server does."""

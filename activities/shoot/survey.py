@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from api import constants
-from api.kubeconfigs import SHOWN_DIGITS, IssuedKubeconfig
-from api.rotation import User
+from api.contracts.kubeconfigs import SHOWN_DIGITS, IssuedKubeconfig
+from api.contracts.rotation import User
 
 KEY_NAME = "credentials.gardener.cloud/key-name"
 """Label or annotation of objects that were created or rewritten with a key; its value is the name of its Secret."""

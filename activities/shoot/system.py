@@ -25,8 +25,8 @@ from activities.secrets.manager import SecretsManager, Which
 from activities.seed import observability, rollout
 from activities.seed.facts import ApiNames, Networks
 from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
-from api.operations import ShootTask, TaskResult
 from kube.client import KubeClient
 from kube.errors import ApiError
 

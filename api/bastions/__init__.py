@@ -1,1 +1,1 @@
-"""Models of operations.gardener.cloud; not to be confused with ``api.operations``, inputs of activities."""
+"""Models of operations.gardener.cloud; not to be confused with ``api.contracts.operations``, inputs of activities."""

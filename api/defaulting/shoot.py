@@ -8,6 +8,7 @@ from datetime import datetime
 from random import Random
 
 from api import constants
+from api.contracts.repair import ANNOTATIONS
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
@@ -43,11 +44,10 @@ from api.core.v1beta1.shoot import (
     Worker,
     WorkersSettings,
 )
+from api.decisions.rotation import RotationFacts, normalized
+from api.decisions.versions import complete, complete_image, is_version
 from api.labels import is_true
 from api.meta import Toleration
-from api.repair import ANNOTATIONS
-from api.rotation import RotationFacts, normalized
-from api.versions import complete, complete_image, is_version
 
 DEFAULT_PODS = "100.96.0.0/11"
 DEFAULT_SERVICES = "100.64.0.0/13"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from api import ssh
 from api.bastions.v1alpha1.bastion import Bastion, IPBlock
 from api.constants import CREATED_BY
-from api.registrations import responsible
+from api.decisions import ssh
+from api.decisions.registrations import responsible
 from api.validation.field import Faults, Path
 
 SPEC = Path("spec")

@@ -11,11 +11,11 @@ from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.versions import Version, is_version, stage
 from api.labels import overlapping
 from api.names import overlap
 from api.validation.field import Faults, Path
 from api.validation.shoot import check_cidr
-from api.versions import Version, is_version, stage
 
 SPEC = Path("spec")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from api.core.v1beta1.shoot import KubeAPIServer, KubeletConfig, Kubernetes
+from api.decisions.versions import is_version
 from api.durations import parse_duration
 from api.validation.field import Faults, Path
-from api.versions import is_version
 
 
 def check_kubernetes(kubernetes: Kubernetes, faults: Faults) -> None:

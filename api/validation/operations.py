@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from api import constants
+from api.contracts.repair import ANNOTATIONS, faults
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.lifetime import parsed
+from api.decisions.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
 from api.errors import ErrorCode
 from api.labels import is_true
-from api.lifetime import parsed
 from api.meta import KubeObject
-from api.repair import ANNOTATIONS, faults
-from api.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
 from api.validation.field import Faults, Path
 from api.validation.rotation import rotation_faults
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from api.constants import TAINT_CRITICAL_COMPONENTS_NOT_READY
 from api.core.v1beta1.shoot import Shoot, Worker
+from api.decisions.versions import Version, is_version, minors_between
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubelet
-from api.versions import Version, is_version, minors_between
 
 WORKERS = Path("spec") / "provider" / "workers"
 

@@ -13,14 +13,14 @@ from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot, Worker
+from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
+from api.decisions.versions import Version, find, image_fits, is_version, stage
 from api.defaulting.shoot import workerless
 from api.names import overlap, same_or_below
 from api.resources import Resource
-from api.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
 from api.validation.field import Faults, Path
 from api.validation.garden import seed_domains
 from api.validation.pools import WORKERS, kubelet_version
-from api.versions import Version, find, image_fits, is_version, stage
 
 SPEC = Path("spec")
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api import encryption
-from api.rotation import (
+from api.contracts.rotation import Kind, Phase
+from api.decisions import encryption
+from api.decisions.rotation import (
     CREDENTIALS_COMPLETE,
     CREDENTIALS_START,
     CREDENTIALS_START_WITHOUT_ROLLOUT,
@@ -13,8 +14,6 @@ from api.rotation import (
     PHASED,
     ROLLING,
     SINGLE,
-    Kind,
-    Phase,
     RotationFacts,
     Verb,
     constraint_of,

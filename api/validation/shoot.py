@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api.constants import GARDEN_NAMESPACE
+from api.contracts.rotation import Kind
 from api.core.v1beta1.shoot import (
     DNS,
     Hibernation,
@@ -17,17 +18,17 @@ from api.core.v1beta1.shoot import (
     ShootSpec,
 )
 from api.cron import Cron, InvalidSchedule, zone_of
+from api.decisions.encryption import GCM, Encryption, changes
+from api.decisions.maintenance_window import LONGEST, SHORTEST, MaintenanceWindow
+from api.decisions.rotation import phase_of, status_of
+from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
-from api.encryption import GCM, Encryption, changes
 from api.labels import is_reserved, overlapping
-from api.maintenance_window import LONGEST, SHORTEST, MaintenanceWindow
-from api.rotation import Kind, phase_of, status_of
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
 from api.validation.pools import check_pools
 from api.validation.rotation import hibernation_faults
-from api.versions import Version, is_version
 
 SPEC = Path("spec")
 

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from api import rotation
-from api.alerting import SELECTOR
 from api.constants import PURPOSE_TESTING
+from api.contracts.rotation import Kind
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.shoot import Shoot
-from api.rotation import Kind, RotationFacts
+from api.decisions import rotation
+from api.decisions.alerting import SELECTOR
+from api.decisions.rotation import RotationFacts
+from api.decisions.versions import expiration, find, stage
 from api.times import timestamp
 from api.validation.field import Path
-from api.versions import expiration, find, stage
 
 ROTATION_INTERVAL = timedelta(days=90)
 """Age of credentials from which on a warning asks to rotate them; Gardener's default."""

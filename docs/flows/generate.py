@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from api.flows import FlowInput, ShootFacts
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.flows import FlowInput, ShootFacts
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.unit.workflows.decision_tables import TABLES
 from workflows.flow import Flow
 from workflows.shoot.decision import FlowKind

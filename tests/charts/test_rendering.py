@@ -12,8 +12,8 @@ from api import images
 from landscape import workers
 from landscape.plan import Plan
 from tests.unit.landscape.test_configuration import MODELS
+from workers.lib.runtime import load_config
 from workers.provider_local import access
-from workers.runtime import load_config
 
 CHARTS = Path(__file__).parents[2] / "charts"
 Object = dict[str, Any]

@@ -22,7 +22,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import WorkflowExecutionStatus
 
 from api import constants
-from api.operations import OperationType, ShootRef, ShootTask, lifecycle_id, seed_queue
+from api.contracts.operations import OperationType, ShootRef, ShootTask, lifecycle_id, seed_queue
 from landscape import plan as plans
 from landscape import temporal_certificates
 from landscape.cluster import Credentials
@@ -34,7 +34,7 @@ from tests.forged_tasks import of_activity, schedule, sealed
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import CREATION, Shoot, eventually, started, temporal
 from tests.temporal_methods import OPEN, not_refused, plain_token
-from workers.temporal import TemporalServer, TemporalTLS, connect_with
+from workers.lib.temporal import TemporalServer, TemporalTLS, connect_with
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900, func_only=True)]
 

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from api import images
-from workers.admission import AdmissionConfig
+from workers.admission.process import AdmissionConfig
 from workers.cli.worker import _PROCESSES
 from workers.codec_server import CodecServerConfig
-from workers.controller_manager import ControllerManagerConfig
-from workers.runtime import load_config
+from workers.controller_manager.process import ControllerManagerConfig
+from workers.lib.runtime import load_config
 from workers.scheduler import SchedulerConfig
 from workers.setup import SetupConfig
 

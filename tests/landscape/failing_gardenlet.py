@@ -14,8 +14,8 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 from activities.errors import permanent
 from api.errors import ErrorCode
 from workers.gardenlet import process
-from workers.interceptors import ActivityInterceptor
-from workers.runtime import start
+from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.runtime import start
 from workflows.shoot.delete import DeleteShoot
 from workflows.shoot.reconcile import ReconcileShoot
 

@@ -13,8 +13,8 @@ from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from workers.gardenlet import process
-from workers.interceptors import ActivityInterceptor
-from workers.runtime import start
+from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.runtime import start
 from workflows.shoot.migrate import MigrateShoot
 
 

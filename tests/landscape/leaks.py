@@ -16,7 +16,7 @@ from temporalio.client import Client
 
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import NAMESPACE, Shoot, decoded, temporal
-from workers.codec import ENCODING
+from workers.lib.codec import ENCODING
 
 Needles = dict[bytes, list[str]]
 """Keys and tokens, and the Secrets they stand in."""

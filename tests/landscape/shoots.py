@@ -23,8 +23,8 @@ from landscape import plan as plans
 from landscape.temporal import server as temporal_server
 from tests.landscape.conftest import BIN, Landscape, run
 from workers.cli.flow_view import read_flow
-from workers.codec import reading_converter
-from workers.temporal import connect_with
+from workers.lib.codec import reading_converter
+from workers.lib.temporal import connect_with
 
 EXAMPLE = Path(__file__).parents[2] / "examples/shoot.yaml"
 NAMESPACE = "garden-local"

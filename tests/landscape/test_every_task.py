@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from api.operations import OperationType
+from api.contracts.operations import OperationType
 from tests.landscape.conftest import Landscape
 from tests.landscape.gardenlets import replaced
 from tests.landscape.shoots import Shoot, eventually

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from api.flows import RecordRepair
-from api.operations import ShootRef, lifecycle_id
+from api.contracts.flows import RecordRepair
+from api.contracts.operations import ShootRef, lifecycle_id
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import (
     CREATION,

@@ -15,7 +15,7 @@ from tests.landscape import leaks
 from tests.landscape.leaks import Needles, found
 from tests.landscape.readers import history_reader
 from tests.landscape.shoots import Shoot, temporal, temporal_command
-from workers.codec import ENCODING
+from workers.lib.codec import ENCODING
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
-from api.operations import ShootRef, lifecycle_id
+from api.contracts.operations import ShootRef, lifecycle_id
 from tests.landscape import bastions, monitoring, pods
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.pods import PROBE

@@ -20,10 +20,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from api.flows import FlowInput, LastOperation, ShootFacts, Survey
-from api.operations import GARDEN_QUEUE, OperationType, SeedTask, ShootTask, TaskResult, seed_queue
-from api.rotation import CompleteRotation, Kind, Phase, User
-from api.schedules import ScheduledShoot
+from api.contracts.flows import FlowInput, LastOperation, ShootFacts, Survey
+from api.contracts.operations import GARDEN_QUEUE, OperationType, SeedTask, ShootTask, TaskResult, seed_queue
+from api.contracts.rotation import CompleteRotation, Kind, Phase, User
+from api.contracts.schedules import ScheduledShoot
 from tests.temporal_dev_server import TEMPORAL
 from tests.workflow.world import DESTINATION, SHOOT, VERSION, World
 from tests.workflow.world import SEED as SOURCE

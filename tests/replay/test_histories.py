@@ -9,11 +9,11 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, WorkflowRunner
 
-from api.flows import FlowInput, FlowOutcome, TaskState
-from api.operations import ShootTask, TaskResult
-from workers.callers import Callers
+from api.contracts.flows import FlowInput, FlowOutcome, TaskState
+from api.contracts.operations import ShootTask, TaskResult
 from workers.cli.flow_view import FlowHistory, FlowView
-from workers.sandbox import workflow_runner
+from workers.lib.callers import Callers
+from workers.lib.sandbox import workflow_runner
 from workflows.flow import Flow
 from workflows.garden import WORKFLOWS
 from workflows.shoot.base import OperationWorkflow

@@ -22,10 +22,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, Worker
 
 with workflow.unsafe.imports_passed_through():
-    from api.repair import Action, Repair
-    from workers.callers import HEADER, Callers
+    from api.contracts.repair import Action, Repair
+    from workers.lib.callers import HEADER, Callers
 
-from workers.sandbox import workflow_runner
+from workers.lib.sandbox import workflow_runner
 from workflows.garden import WORKFLOWS
 
 SPOKEN = Repair(action=Action.PAUSE, reason="a flood", by="mallory")

@@ -20,8 +20,8 @@ from tests.security.signing import CLIENT_SIGNER, KUBELET_SIGNER, SERVING_SIGNER
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
+from workers.controller_manager.seed_certificates import run_seed_certificate_controller
 from workers.resource_manager.csr_approver import CSRApprover
-from workers.seed_certificates import run_seed_certificate_controller
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 SEEDS_PATH = "/apis/core.gardener.cloud/v1beta1/seeds"

@@ -11,10 +11,10 @@ from google.protobuf import json_format
 from temporalio.api.common.v1 import Payload, Payloads
 
 from activities.secrets.keyring import Keyring
-from api.server.review import User
 from landscape.pki import Authority, KeyPair
-from workers.codec import EncryptionCodec, ReadingCodec
 from workers.codec_server import GardenAccess, application, user_of_certificate
+from workers.lib.access import User
+from workers.lib.codec import EncryptionCodec, ReadingCodec
 
 UI = "http://198.18.0.1:8233"
 KEYS = Keyring({"a": b"k" * 32})

@@ -10,9 +10,9 @@ import yaml
 
 from api.access import access
 from api.resources import SECRET, Resource
-from api.server.review import User
 from tests.unit.kube.waiting import until
-from workers import admission
+from workers.admission import process as admission
+from workers.lib.access import User
 from workers.setup import SetupConfig
 
 CHART = Path(__file__).parents[2] / "charts/gardener"

@@ -15,14 +15,14 @@ from activities.seed.namespace import is_foreign
 from activities.seed.survey import SurveyActivities
 from api import resources
 from api.constants import SHOOT_UID
-from api.flows import FlowInput, ShootFacts, Survey
-from api.operations import ForwardTask, OperationType, ShootRef, ShootTask
-from api.rotation import Kind, SurveyRequest
+from api.contracts.flows import FlowInput, ShootFacts, Survey
+from api.contracts.operations import ForwardTask, OperationType, ShootRef, ShootTask
+from api.contracts.rotation import Kind, SurveyRequest
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
-from workers import registry
 from workers.gardenlet.namespace_guard import UNGUARDED, NamespaceGuard
+from workers.lib import registry
 from workflows.flow import Flow, activity_name
 from workflows.shoot.delete import delete_flow
 from workflows.shoot.migrate import migrate_flow

@@ -11,11 +11,11 @@ import pytest
 
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
-from api.server import seed_authorizer
-from api.server.webhooks import MUTATE_PATH, VALIDATE_PATH
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.https import get
 from tests.landscape.shoots import NAMESPACE, Shoot, eventually, refused
+from workers.admission import seed_authorizer
+from workers.admission.webhooks import MUTATE_PATH, VALIDATE_PATH
 
 pytestmark = pytest.mark.landscape
 

@@ -30,10 +30,10 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.secrets.keyring import write_key_file
-from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
+from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
 from tests.forged_tasks import of_activity, schedule, sealed
 from tests.temporal_dev_server import TEMPORAL
-from workers.codec import data_converter, derived_keys
+from workers.lib.codec import data_converter, derived_keys
 
 A, B = seed_queue("a"), seed_queue("b")
 TASK = ShootTask(
@@ -187,7 +187,7 @@ async def test_a_task_forged_under_the_key_of_seed_a_is_refused_by_seed_b_and_to
     """Seed a encrypts a deletion by its own key, schedules it on the queue of seed b, and may name seed b in it."""
     forged = await place.sealed_by_a(TASK, of_activity(A, "sync_cluster"), claims)
     before = refused(B, reason)
-    with caplog.at_level(logging.WARNING, logger="workers.codec"):
+    with caplog.at_level(logging.WARNING, logger="workers.lib.codec"):
         async with place.gardenlet(await place.connected("b.key", B), B):
             await place.schedule(B, "sync_cluster", forged)
             await is_refused(B, reason, before)

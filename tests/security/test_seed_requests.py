@@ -15,8 +15,8 @@ import workers.gardenlet
 from api import resources
 from tests.unit.garden_controllers.seed_requests import OURS, THEIRS, remnant, watched
 from tests.unit.kube.waiting import until
-from workers.watchers.kept_backups import KeptBackupsWatcher
-from workers.watchers.remains import RemainsWatcher
+from workers.controller_manager.watchers.kept_backups import KeptBackupsWatcher
+from workers.controller_manager.watchers.remains import RemainsWatcher
 
 TRUE = "zz-true"
 """Name of the Shoot of the true request; it is looked at last."""

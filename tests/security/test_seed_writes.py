@@ -14,13 +14,13 @@ from temporalio.exceptions import ApplicationError
 from activities.seed import observability, secrets
 from api import resources
 from api.constants import SEEDS_GROUP
-from api.operations import OperationType, ShootRef
-from api.server import seed_authorizer
-from api.server.app import application
-from api.server.webhooks import webhook_configurations
-from tests.unit.api.test_seed_authorizer import GARDEN, Garden, bastion, bucket
-from tests.unit.api.webhooks import FakeGarden
+from api.contracts.operations import OperationType, ShootRef
+from tests.unit.admission.test_seed_authorizer import GARDEN, Garden, bastion, bucket
+from tests.unit.admission.webhooks import FakeGarden
 from tests.unit.garden.test_shoot_activities import World
+from workers.admission import seed_authorizer
+from workers.admission.app import application
+from workers.admission.webhooks import webhook_configurations
 
 PREFIX = "gardener.cloud:system:seed:"
 OWNER = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "name": "demo", "uid": "uid-demo"}

@@ -20,7 +20,7 @@ from activities.secrets.keyring import Keyring, shoot_state_purpose
 from activities.secrets.sealing import Sealing
 from activities.seed.shoot_state import ShootStateActivities, ShootStateView, read_shoot_state
 from api import resources
-from api.operations import OperationType, ResealShootState, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ResealShootState, ShootRef, ShootTask
 from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 

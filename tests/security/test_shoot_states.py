@@ -20,8 +20,9 @@ from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import Extensions
 from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
-from api import compression, shoot_state
-from api.operations import OperationType, ShootRef, ShootTask
+from api import compression
+from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.decisions import shoot_state
 from tests.security.memory import less_memory_than
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

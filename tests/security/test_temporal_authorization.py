@@ -54,13 +54,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from api import constants
-from api.operations import GARDEN_QUEUE
-from api.repair import Action, Repair
+from api.contracts.operations import GARDEN_QUEUE
+from api.contracts.repair import Action, Repair
 from landscape.pki import KeyPair
 from tests.temporal_methods import OPEN, not_refused, refused, status_of
 from tests.temporal_server import Cluster, cluster, start_refused
 from tests.unit.kube.waiting import until
-from workers.callers import Callers
+from workers.lib.callers import Callers
 from workers.promote import PromoteConfig, promote
 
 pytestmark = [pytest.mark.binaries, pytest.mark.timeout(120, func_only=True)]

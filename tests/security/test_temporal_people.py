@@ -16,15 +16,15 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from api import constants
-from api.operations import GARDEN_QUEUE
-from api.repair import Action, Repair
+from api.contracts.operations import GARDEN_QUEUE
+from api.contracts.repair import Action, Repair
 from landscape.pki import KeyPair
 from tests.oidc import Issuer, issuer
 from tests.security.test_temporal_authorization import Flow
 from tests.temporal_methods import not_refused
 from tests.temporal_server import Cluster, cluster, start_refused
 from tests.unit.kube.waiting import until
-from workers.callers import Callers
+from workers.lib.callers import Callers
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 

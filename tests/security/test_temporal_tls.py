@@ -27,12 +27,7 @@ from landscape import temporal_certificates
 from landscape.pki import KeyPair, TemporalAuthority
 from tests.temporal_endpoint import Endpoint, mutual_tls_before, serial
 from tests.unit.kube.waiting import until
-from workers.temporal import (
-    TemporalConnectionError,
-    TemporalServer,
-    connect_with,
-    follow_certificate,
-)
+from workers.lib.temporal import TemporalConnectionError, TemporalServer, connect_with, follow_certificate
 
 BUSY = 90
 """Seconds until something has happened, on a machine that does much else."""
@@ -154,7 +149,7 @@ async def served(client: Client) -> bool:
 async def test_a_renewed_certificate_is_used_by_workers_and_clients_without_a_restart(
     endpoint: Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "workers.serving")
+    caplog.set_level(logging.INFO, "workers.lib.serving")
     files = KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
     first, second = (issued(endpoint, tmp_path, name) for name in ("first", "second"))
     take(first, files)

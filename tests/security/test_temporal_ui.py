@@ -29,8 +29,7 @@ from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.secrets.keyring import read_keyring, write_key_file
-from api.operations import GARDEN_QUEUE
-from api.server.review import User
+from api.contracts.operations import GARDEN_QUEUE
 from landscape import binaries
 from landscape.pki import Authority
 from landscape.progress import Progress
@@ -38,9 +37,10 @@ from tests.landscape.shoots import eventually
 from tests.oidc import Issuer, Person, issuer
 from tests.temporal_server import Cluster, cluster, free_ports
 from tests.unit.kube.waiting import until
-from workers.codec import ReadingCodec, data_converter
 from workers.codec_server import application
-from workers.temporal import connect_with
+from workers.lib.access import User
+from workers.lib.codec import ReadingCodec, data_converter
+from workers.lib.temporal import connect_with
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(300, func_only=True)]
 

@@ -21,16 +21,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, private_pem, self_signed_ca, signed
 from api.resources import SECRET
-from api.server.seed_authorizer import PATH, Request, allows
-from api.server.webhooks import MUTATE_PATH, VALIDATE_PATH
 from kube.client import load_certificate
 from tests.unit.api.shoots import SEED, changed
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers import serving, webhook_clients
-from workers.admission import AdmissionConfig, Certificates
-from workers.admission import serving as both_ports
-from workers.admission_authority import client_certificate, find_or_create
+from workers.admission import webhook_clients
+from workers.admission.authority import client_certificate, find_or_create
+from workers.admission.process import AdmissionConfig, Certificates
+from workers.admission.process import serving as both_ports
+from workers.admission.seed_authorizer import PATH, Request, allows
+from workers.admission.webhooks import MUTATE_PATH, VALIDATE_PATH
+from workers.lib import serving
 
 NOW = datetime.now(UTC)
 OPTIONS: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": NOW, "validity": timedelta(days=1)}

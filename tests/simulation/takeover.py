@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from activities.etcd import snapshots
-from api.flows import FlowInput, ShootFacts
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.flows import FlowInput, ShootFacts
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.simulation.machinery import Container, Machine
 from tests.simulation.world import DELTA_PERIOD, PREFIX, Variant, World, Write
 from workflows.flow import Flow

@@ -16,7 +16,7 @@ from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
-from api.operations import TaskResult, seed_queue
+from api.contracts.operations import TaskResult, seed_queue
 from tests.workflow.world import SEED
 
 _TOGETHER_SECONDS = 0.1

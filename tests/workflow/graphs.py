@@ -1,7 +1,7 @@
 """The tasks of each operation, as the tests' Shoot has them."""
 
-from api.flows import FlowInput, ShootFacts
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.flows import FlowInput, ShootFacts
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.workflow.world import DESTINATION, SEED, SHOOT
 from workflows.flow import Flow
 from workflows.shoot.decision import FlowKind

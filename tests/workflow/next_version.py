@@ -9,9 +9,9 @@ from datetime import timedelta
 from temporalio import activity, workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome, ShootView
-    from api.operations import ShootTask, TaskResult
-    from api.rotation import RotationInput
+    from api.contracts.flows import FlowInput, FlowOutcome, ShootView
+    from api.contracts.operations import ShootTask, TaskResult
+    from api.contracts.rotation import RotationInput
     from workflows.garden import WORKFLOWS
     from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
     from workflows.shoot.reconcile import ReconcileShoot

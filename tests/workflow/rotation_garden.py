@@ -7,8 +7,8 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from api.operations import GARDEN_QUEUE, ShootRef
-from api.rotation import (
+from api.contracts.operations import GARDEN_QUEUE, ShootRef
+from api.contracts.rotation import (
     ActiveRotation,
     Kind,
     Phase,

@@ -6,8 +6,8 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from api.flows import Attempt, FinishedTask, FlowOutcome
-from api.operations import GARDEN_QUEUE, OperationType, TaskResult
+from api.contracts.flows import Attempt, FinishedTask, FlowOutcome
+from api.contracts.operations import GARDEN_QUEUE, OperationType, TaskResult
 from tests.workflow.graphs import FACTS, NO_RETURN, asked, before_no_return, graph
 from tests.workflow.world import DESTINATION, SEED, VERSION, World, operation
 from workflows.flow import Flow, failed_outcome

@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.heartbeat import heartbeating
-from api.flows import FlowInput, ShootFacts
-from api.operations import OperationType, ShootTask, lifecycle_id
-from api.repair import Action, Repair
+from api.contracts.flows import FlowInput, ShootFacts
+from api.contracts.operations import OperationType, ShootTask, lifecycle_id
+from api.contracts.repair import Action, Repair
 from kube.waits import waiting_for
 from tests.workflow.world import SEED, SHOOT, World
 from workers.cli.explain import Explanation, explain, named_object

@@ -16,9 +16,9 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import Attempt, FlowOutcome, FlowProgress, TaskState
+    from api.contracts.flows import Attempt, FlowOutcome, FlowProgress, TaskState
+    from api.contracts.operations import TaskResult
     from api.model import ApiModel
-    from api.operations import TaskResult
     from workflows.flow import OUTCOME_MEMO, Flow, failed_outcome
 
 QUEUE = "engine"

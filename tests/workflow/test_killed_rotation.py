@@ -16,9 +16,9 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
-from api.flows import FlowInput, ReportProgress, ShootFacts
-from api.operations import GARDEN_QUEUE, OperationType, ShootTask
-from api.rotation import ActiveRotation, Kind, Phase
+from api.contracts.flows import FlowInput, ReportProgress, ShootFacts
+from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootTask
+from api.contracts.rotation import ActiveRotation, Kind, Phase
 from tests.workflow.world import SEED, SHOOT
 from workflows import options
 from workflows.shoot.reconcile import ReconcileShoot, reconcile_flow

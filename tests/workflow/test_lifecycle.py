@@ -3,8 +3,8 @@
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from api.flows import FlowInput, Survey
-from api.operations import GARDEN_QUEUE, OperationType, ShootTask, lifecycle_id
+from api.contracts.flows import FlowInput, Survey
+from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootTask, lifecycle_id
 from tests.workflow.world import DESTINATION, SEED, World, operation
 from workflows.shoot.forget import ForgetShoot, forget_id
 from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle

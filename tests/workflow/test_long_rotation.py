@@ -26,21 +26,11 @@ from activities.garden.shoot_states import ShootStateSealingActivities
 from activities.garden.shoots import ShootActivities
 from activities.secrets.sealing import Sealing
 from api import resources
-from api.flows import FinishOperation, FlowId, ReportProgress, ShootRules, StartedOperation, StartOperation
-from api.flows import Survey as Found
-from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
-from api.rotation import (
-    CompleteRotation,
-    Kind,
-    RotationInput,
-    RotationView,
-    Survey,
-    SurveyRequest,
-    User,
-    active,
-    status_of,
-    view_of,
-)
+from api.contracts.flows import FinishOperation, FlowId, ReportProgress, ShootRules, StartedOperation, StartOperation
+from api.contracts.flows import Survey as Found
+from api.contracts.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
+from api.contracts.rotation import CompleteRotation, Kind, RotationInput, RotationView, Survey, SurveyRequest, User
+from api.decisions.rotation import active, status_of, view_of
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings

@@ -14,8 +14,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflow
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from activities.secrets.keyring import write_key_file
-from api.operations import GARDEN_QUEUE, seed_queue
-from workers.codec import data_converter, derived_keys
+from api.contracts.operations import GARDEN_QUEUE, seed_queue
+from workers.lib.codec import data_converter, derived_keys
 
 SEED = seed_queue("a")
 _SHORT = timedelta(seconds=10)

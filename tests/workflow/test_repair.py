@@ -3,9 +3,9 @@
 import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
-from api.flows import TaskState
-from api.operations import TaskResult, lifecycle_id
-from api.repair import Action, Repair
+from api.contracts.flows import TaskState
+from api.contracts.operations import TaskResult, lifecycle_id
+from api.contracts.repair import Action, Repair
 from tests.workflow.world import World
 from workers.cli.flow_view import FlowView, read_flow
 from workflows.shoot.decision import FlowKind

@@ -10,16 +10,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from api.operations import GARDEN_QUEUE, seed_queue
-from api.rotation import (
-    CompleteRotation,
-    Kind,
-    Phase,
-    RotationInput,
-    RotationView,
-    Survey,
-    User,
-)
+from api.contracts.operations import GARDEN_QUEUE, seed_queue
+from api.contracts.rotation import CompleteRotation, Kind, Phase, RotationInput, RotationView, Survey, User
 from tests.workflow.rotation_garden import SHOOT, STARTED, RotationGarden
 from workflows.garden import WORKFLOWS
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id

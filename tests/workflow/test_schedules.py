@@ -9,10 +9,11 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from api.operations import GARDEN_QUEUE, TaskResult
-from api.schedules import ScheduledTime, WantedSchedule, wanted_schedules
+from api.contracts.operations import GARDEN_QUEUE, TaskResult
+from api.contracts.schedules import ScheduledTime
+from api.decisions.schedules import WantedSchedule, wanted_schedules
 from tests.workflow.world import SHOOT
-from workers.watchers.schedules import schedule_of
+from workers.controller_manager.watchers.schedules import schedule_of
 from workflows.garden import WORKFLOWS
 
 SPEC = {

@@ -9,12 +9,12 @@ from temporalio.common import RawValue
 from temporalio.worker import Worker
 
 from api import resources
-from api.operations import GARDEN_QUEUE, TaskResult, seed_queue
+from api.contracts.operations import GARDEN_QUEUE, TaskResult, seed_queue
 from kube.cache import Key
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers.watchers.seeds import SeedWatcher
+from workers.controller_manager.watchers.seeds import SeedWatcher
 from workflows.seed import ReconcileSeed
 
 SEEDS = resources.SEED.path()

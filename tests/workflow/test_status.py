@@ -26,16 +26,16 @@ from temporalio.worker import Worker
 import activities.garden.flows as garden_flows
 from activities.secrets.keyring import read_keyring, write_key_file
 from api import resources
-from api.flows import ShootRules
-from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
-from api.server.review import User
+from api.contracts.flows import ShootRules
+from api.contracts.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings
-from workers.codec import ReadingCodec, data_converter
 from workers.codec_server import application
-from workers.heartbeats import Heartbeats
-from workers.registry import garden_activities
+from workers.lib.access import User
+from workers.lib.codec import ReadingCodec, data_converter
+from workers.lib.heartbeats import Heartbeats
+from workers.lib.registry import garden_activities
 from workflows import visibility
 from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle

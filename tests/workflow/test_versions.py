@@ -14,9 +14,9 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from api import versioning
+from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
+from workers.lib.temporal import VersioningConfig
 from workers.promote import PromoteConfig, describe, draining_builds, promote
-from workers.temporal import VersioningConfig
-from workers.versioning import CONTROLLER_MANAGER, deployment_config
 from workflows.garden import WORKFLOWS
 from workflows.shoot.rotate import ROTATIONS
 

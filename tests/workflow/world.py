@@ -20,7 +20,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.garden.flows import FlowActivities
-from api.flows import (
+from api.contracts.flows import (
     FinishOperation,
     FlowId,
     LastOperation,
@@ -33,7 +33,7 @@ from api.flows import (
     StartOperation,
     Survey,
 )
-from api.operations import (
+from api.contracts.operations import (
     GARDEN_QUEUE,
     OperationType,
     ResealShootState,
@@ -43,7 +43,7 @@ from api.operations import (
     lifecycle_id,
     seed_queue,
 )
-from api.schedules import ScheduledTime
+from api.contracts.schedules import ScheduledTime
 from kube.client import KubeClient
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.garden import WORKFLOWS

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
 from api.model import ApiModel
-from workers.runtime import HealthConfig
+from workers.lib.runtime import HealthConfig
 
 
 class AutoscalerProviderConfig(ApiModel):

@@ -7,7 +7,7 @@ from grpclib.server import Server
 from kube.client import KubeClient
 from workers.autoscaler_provider.config import AutoscalerProviderConfig
 from workers.autoscaler_provider.provider import CloudProvider
-from workers.runtime import Health, load_config, run_until_signal
+from workers.lib.runtime import Health, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)
 

@@ -15,26 +15,17 @@ from temporalio.client import Client, RPCError, WorkflowUpdateFailedError
 
 from activities.garden import events
 from api import constants, resources
-from api.kubeconfigs import SHOWN_DIGITS, Discard, IssuedKubeconfig, issued, noted
+from api.contracts.kubeconfigs import SHOWN_DIGITS, Discard, IssuedKubeconfig, issued, noted
+from api.contracts.operations import ShootRef
+from api.contracts.rotation import ActiveRotation, CompleteRotation, Kind, Phase, RotationInput, Survey
+from api.decisions.rotation import COMPLETION, active, status_of
 from api.names import issued_kubeconfigs
-from api.operations import ShootRef
-from api.rotation import (
-    COMPLETION,
-    ActiveRotation,
-    CompleteRotation,
-    Kind,
-    Phase,
-    RotationInput,
-    Survey,
-    active,
-    status_of,
-)
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from workers.cli.connection import find_garden_kubeconfig, namespaced_name
 from workers.cli.temporal import connected, connection_of
-from workers.temporal import TemporalConnectionError
+from workers.lib.temporal import TemporalConnectionError
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
 
 T = TypeVar("T")

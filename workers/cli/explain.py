@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from api import resources
+from api.contracts.flows import TaskState
 from api.errors import ErrorCode
-from api.flows import TaskState
 from api.model import ApiModel
 from workers.cli.flow_view import UNANSWERED, WORKER_LOST, FlowView, TaskView
 from workflows.shoot.decision import RestKind

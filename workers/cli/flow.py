@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from temporalio.client import Client, RPCError, WorkflowExecution
 
-from api.flows import TaskState
+from api.contracts.flows import TaskState
 from api.times import timestamp
 from workers.cli.connection import namespaced_name
 from workers.cli.explain import Explanation, explain

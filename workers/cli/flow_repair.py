@@ -21,13 +21,13 @@ from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from api.operations import TaskResult
-from api.repair import Action, Repair
-from workers.callers import Callers
+from api.contracts.operations import TaskResult
+from api.contracts.repair import Action, Repair
 from workers.cli.connection import namespaced_name
 from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
-from workers.sandbox import workflow_runner
+from workers.lib.callers import Callers
+from workers.lib.sandbox import workflow_runner
 from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import OperationAnswer
 

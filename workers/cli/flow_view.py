@@ -15,10 +15,10 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, TimeoutError, TimeoutType
 
-from api.flows import FlowInput, Survey, TaskState
+from api.contracts.flows import FlowInput, Survey, TaskState
+from api.contracts.operations import TaskResult
+from api.contracts.repair import Repair
 from api.model import ApiModel
-from api.operations import TaskResult
-from api.repair import Repair
 from workflows.shoot.base import ShootFlow
 from workflows.shoot.flows import FLOWS
 

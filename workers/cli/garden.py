@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from activities.secrets.crypto import KeyPair, validity_of
-from api.server import api_server_files
 from kube.client import KubeClient
 from kube.errors import ApiError
-from workers.admission_authority import UnusableAuthority, client_certificate, find_or_create
+from workers.admission import api_server_files
+from workers.admission.authority import UnusableAuthority, client_certificate, find_or_create
 from workers.cli.connection import find_garden_kubeconfig
 
 

@@ -63,7 +63,7 @@ def promote(file: Path, key_id: str) -> None:
 @click.option("-o", "--output", type=_FILE, required=True, help="The file to write; only its owner can read it.")
 def derive(root: Path, gardenlet: str | None, provider_local: str | None, operators: bool, output: Path) -> None:
     """Derive a key file of the root keys in ROOT, for exactly one of the processes below."""
-    from workers.codec import derived_keys
+    from workers.lib.codec import derived_keys
 
     if sum(map(bool, (gardenlet, provider_local, operators))) != 1:
         raise click.UsageError("say one of --gardenlet, --provider-local and --operators: each has a file of its own")

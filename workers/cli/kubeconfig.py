@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from api import resources
-from api.kubeconfigs import IssuedKubeconfig, issued, noted
+from api.contracts.kubeconfigs import IssuedKubeconfig, issued, noted
 from api.names import issued_kubeconfigs
 from kube.client import KubeClient
 from kube.errors import AlreadyExists, ApiError, NotFound

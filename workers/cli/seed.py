@@ -18,7 +18,7 @@ from api.access import bootstrap_secret
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
-from api.scheduling import NoSeed, choose_seed
+from api.decisions.scheduling import NoSeed, choose_seed
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint

@@ -15,8 +15,8 @@ from activities.secrets.keyring import CodecError, read_keyring
 from kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.cli.codec_endpoint import RemoteCodec
 from workers.cli.connection import find_garden_kubeconfig, landscape_facts
-from workers.codec import reading_converter
-from workers.temporal import TemporalServer, TemporalTLS, connect_with
+from workers.lib.codec import reading_converter
+from workers.lib.temporal import TemporalServer, TemporalTLS, connect_with
 
 T = TypeVar("T")
 

@@ -4,14 +4,14 @@ import importlib
 
 import click
 
-from workers.runtime import start
+from workers.lib.runtime import start
 
 _PROCESSES = {
-    "admission": ("workers.admission", "Webhooks of the garden API."),
+    "admission": ("workers.admission.process", "Webhooks of the garden API."),
     "autoscaler-provider": ("workers.autoscaler_provider", "Tells a cluster autoscaler of machines, and scales them."),
     "backup-restore": ("workers.etcd.backup_restore", "Snapshots of one etcd into its bucket."),
     "codec-server": ("workers.codec_server", "Decrypts histories for the Temporal UI and CLI."),
-    "controller-manager": ("workers.controller_manager", "Shoot workflows, and the watcher that wakes them."),
+    "controller-manager": ("workers.controller_manager.process", "Shoot workflows, and the watcher that wakes them."),
     "discovery-server": ("workers.discovery_server", "Public keys of shoots, for whoever verifies their tokens."),
     "gardenlet": ("workers.gardenlet", "The activities of one seed, and its controllers."),
     "gateway": ("workers.gateway", "Configures the Envoy in front of a seed's API servers."),

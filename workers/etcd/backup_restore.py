@@ -28,7 +28,7 @@ from activities.etcd.store import Store, open_store
 from api.model import ApiModel
 from api.times import timestamp
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
-from workers.runtime import load_config, run_until_signal
+from workers.lib.runtime import load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 For each Bastion of the garden, the gardenlet creates an extension object Bastion in the namespace of the Shoot's
 control plane. An extension creates the host for that object. The gardenlet stores nothing, and no step waits: each
 reconciliation compares the two objects (docs/decisions/0011). The garden decides when a Bastion is to be deleted
-(``workers.bastions``). Source: spec/extensions.md 3, "Bastion".
+(``workers.controller_manager.bastions``). Source: spec/extensions.md 3, "Bastion".
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from activities.clusters import Clusters
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.namespace import is_foreign
-from api import constants, resources, ssh
-from api.conditions import Finding, Operation, merge
+from api import constants, resources
+from api.decisions import ssh
+from api.decisions.conditions import Finding, Operation, merge
 from api.labels import is_true
 from api.times import micro_timestamp
 from kube.cache import Key, key_of

@@ -11,10 +11,10 @@ from activities.secrets.crypto import KeyAlgorithm
 from activities.seed.retention import Retention
 from api.model import ApiModel
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
-from workers.leader import Duration, LeaderElectionConfig
-from workers.runtime import ClientConnection, HealthConfig
-from workers.temporal import TemporalConnection
-from workers.tracing import TracingConfig
+from workers.lib.leader import Duration, LeaderElectionConfig
+from workers.lib.runtime import ClientConnection, HealthConfig
+from workers.lib.temporal import TemporalConnection
+from workers.lib.tracing import TracingConfig
 
 
 class SecretReference(ApiModel):

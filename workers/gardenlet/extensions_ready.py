@@ -11,7 +11,7 @@ from typing import Any
 from activities.clusters import Clusters
 from activities.garden.seed_status import write_seed_status
 from api import constants, resources
-from api.conditions import Finding, Operation, merge
+from api.decisions.conditions import Finding, Operation, merge
 from kube.cache import Key
 from kube.client import Object
 from kube.controller import Controller, Requeue, TryAgain

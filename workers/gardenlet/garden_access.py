@@ -32,11 +32,11 @@ from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unauthorized
 from kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
-from workers.events import emit
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
 from workers.gardenlet.garden_caches import own_seed
-from workers.runtime import ConfigError
-from workers.signing_requests import CLIENT_SIGNER
+from workers.lib.events import emit
+from workers.lib.runtime import ConfigError
+from workers.lib.signing_requests import CLIENT_SIGNER
 
 log = logging.getLogger(__name__)
 

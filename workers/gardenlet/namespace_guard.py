@@ -9,7 +9,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from activities.clusters import Clusters
 from activities.seed.namespace import shoot_uid
 from api import resources
-from api.operations import OperationType, ShootRef
+from api.contracts.operations import OperationType, ShootRef
 
 UNGUARDED = frozenset(
     {

@@ -11,9 +11,7 @@ from temporalio.worker import Worker
 
 from activities.clusters import Clusters
 from activities.secrets.manager import SecretsManager
-from api.operations import seed_queue
-from workers import registry
-from workers.codec import sealings
+from api.contracts.operations import seed_queue
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.bastions import BastionController
@@ -27,12 +25,14 @@ from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.shoot_states import ShootStateController
-from workers.heartbeats import THROTTLE, Heartbeats
-from workers.interceptors import ActivityInterceptor
-from workers.leader import run_as_leader
-from workers.runtime import Health, kube_client, load_config, run_until_signal
-from workers.telemetry import observe_requests
-from workers.temporal import connect, follow_certificate
+from workers.lib import registry
+from workers.lib.codec import sealings
+from workers.lib.heartbeats import THROTTLE, Heartbeats
+from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.leader import run_as_leader
+from workers.lib.runtime import Health, kube_client, load_config, run_until_signal
+from workers.lib.telemetry import observe_requests
+from workers.lib.temporal import connect, follow_certificate
 
 log = logging.getLogger(__name__)
 

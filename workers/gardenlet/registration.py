@@ -5,8 +5,8 @@ from typing import Any
 
 from api import resources
 from kube.client import KubeClient, Object
-from workers.events import emit
 from workers.gardenlet.config import SeedConfig
+from workers.lib.events import emit
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ meanwhile, the takeover marker in our bucket shows that another seed had it. A S
 is no reason to touch anything, since a garden may be restored from an older backup. Source: spec/flows.md 8.
 
 The gardenlet lists these Shoots in an annotation of its Seed. The controller-manager then starts their cleanup, and
-reports it in a condition of the Seed (``workers.watchers.remains``). The gardenlet removes both when nothing is left.
+reports it in a condition of the Seed (``watchers.remains``). The gardenlet removes both when nothing is left.
 The condition of each Shoot is written by the seed that has the Shoot now.
 """
 
@@ -24,9 +24,9 @@ from activities.seed.extensions import says_taken_over
 from activities.seed.namespace import shoot_of, shoot_uid
 from api import resources
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP, SEED_REMAINS
+from api.contracts.operations import ShootRef
+from api.contracts.remains import BadRemains, Remnant, is_elsewhere, remains_of, written
 from api.names import backup_entry_names
-from api.operations import ShootRef
-from api.remains import BadRemains, Remnant, is_elsewhere, remains_of, written
 from kube.cache import BY_UID, Key
 from kube.client import Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain

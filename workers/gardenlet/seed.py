@@ -9,8 +9,8 @@ from activities.clusters import Clusters
 from activities.garden.seed_status import write_seed_status
 from activities.seed.bootstrap import GARDENLET_READY
 from api import resources
-from api.conditions import Operation, merge
 from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
+from api.decisions.conditions import Operation, merge
 from api.times import micro_timestamp
 from kube.cache import Key
 from kube.controller import Controller, TryAgain

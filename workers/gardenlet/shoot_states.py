@@ -13,7 +13,7 @@ from activities.clusters import Clusters
 from activities.seed.namespace import is_foreign
 from activities.seed.shoot_state import ShootStateActivities
 from api import resources
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Key, key_of
 from kube.client import WatchEvent
 from kube.controller import Controller, Requeue

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from api.model import ApiModel
-from workers.runtime import HealthConfig
+from workers.lib.runtime import HealthConfig
 
 SHOOT_KUBECONFIG = Path("/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig/kubeconfig")
 """Path of the generic token kubeconfig in a control-plane pod."""

@@ -5,12 +5,12 @@ import logging
 from activities.provider_local.cloud import Clouds
 from kube.cache import Caches
 from kube.client import KubeClient
+from workers.lib.runtime import Health, load_config, run_until_signal
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import Driver
 from workers.machine_controller_manager.machine import MachineController
 from workers.machine_controller_manager.machine_deployment import MachineDeploymentController
 from workers.machine_controller_manager.machine_set import MachineSetController
-from workers.runtime import Health, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from api.model import ApiModel
-from workers.runtime import HealthConfig
+from workers.lib.runtime import HealthConfig
 
 
 class NodeAgentConfig(ApiModel):

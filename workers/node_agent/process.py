@@ -3,11 +3,11 @@
 import asyncio
 import socket
 
+from workers.lib.runtime import Health, load_config, run_until_signal
 from workers.node_agent.agent import NodeAgent
 from workers.node_agent.config import NodeAgentConfig
 from workers.node_agent.identity import Identity
 from workers.node_agent.system import System
-from workers.runtime import Health, load_config, run_until_signal
 
 
 async def run(config_path: str) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 from pydantic import Field
 
 from api.model import ApiModel
-from workers.leader import LeaderElectionConfig
-from workers.runtime import HealthConfig
-from workers.temporal import TemporalConnection
-from workers.tracing import TracingConfig
+from workers.lib.leader import LeaderElectionConfig
+from workers.lib.runtime import HealthConfig
+from workers.lib.temporal import TemporalConnection
+from workers.lib.tracing import TracingConfig
 
 
 class ProviderLocalConfig(ApiModel):

@@ -18,18 +18,18 @@ from api.resources import CLUSTER
 from kube.cache import Caches, Key
 from kube.client import KubeClient
 from kube.controller import Controller
-from workers.interceptors import ActivityInterceptor
-from workers.leader import run_as_leader
+from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.leader import run_as_leader
+from workers.lib.runtime import Health, load_config, run_until_signal
+from workers.lib.sandbox import workflow_runner
+from workers.lib.telemetry import observe_requests
+from workers.lib.temporal import connect, follow_certificate
 from workers.provider_local.access import NAME
 from workers.provider_local.config import ProviderLocalConfig
 from workers.provider_local.controller import ExtensionController
 from workers.provider_local.heartbeat import run_heartbeat
 from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
-from workers.runtime import Health, load_config, run_until_signal
-from workers.sandbox import workflow_runner
-from workers.telemetry import observe_requests
-from workers.temporal import connect, follow_certificate
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
 

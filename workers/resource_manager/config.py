@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from api.durations import parse_duration
 from api.model import ApiModel
-from workers.leader import LeaderElectionConfig
-from workers.runtime import HealthConfig
+from workers.lib.leader import LeaderElectionConfig
+from workers.lib.runtime import HealthConfig
 
 DEFAULT_CLASS = "resources"
 """The class of a ManagedResource that names none."""

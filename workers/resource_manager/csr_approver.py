@@ -16,7 +16,7 @@ from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller, Requeue
-from workers.signing_requests import (
+from workers.lib.signing_requests import (
     CLIENT_AUTH,
     CLIENT_SIGNER,
     NODE_AGENTS,

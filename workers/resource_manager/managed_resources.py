@@ -23,7 +23,8 @@ from kube.cache import Cache, Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import ApiError, Conflict, NotFound
-from workers.resource_manager import health, names
+from workers.lib import health
+from workers.resource_manager import names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
 from workers.resource_manager.lost_pods import LostPods

@@ -9,11 +9,11 @@ from api.resources import CONFIG_MAP
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import NotFound
-from workers.leader import run_as_leader
+from workers.lib.leader import run_as_leader
+from workers.lib.runtime import ConfigError, Health, load_config, run_until_signal
 from workers.resource_manager.config import ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client
 from workers.resource_manager.managed_resources import ManagedResourceController
-from workers.runtime import ConfigError, Health, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)
 

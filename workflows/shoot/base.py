@@ -9,9 +9,9 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.shoot_states import ShootStateSealingActivities
     from activities.seed.secrets import CleanupSecrets, SecretActivities
     from activities.seed.survey import SurveyActivities
-    from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
-    from api.operations import ResealShootState, ShootTask, seed_queue
-    from api.repair import Repair
+    from api.contracts.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
+    from api.contracts.operations import ResealShootState, ShootTask, seed_queue
+    from api.contracts.repair import Repair
     from workflows import options
     from workflows.flow import EVERYTHING, Call, Flow, Skip
 

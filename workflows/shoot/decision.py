@@ -17,13 +17,13 @@ from api.constants import (
     OPERATION_ROLLOUT_WORKERS,
     SHOOT_IGNORE,
 )
+from api.contracts.flows import FailedTask, FlowOutcome, LastOperation, ShootFacts, ShootView
+from api.contracts.operations import OperationType
+from api.contracts.repair import Repair
+from api.decisions.maintenance_window import MaintenanceWindow
+from api.decisions.rotation import is_operation as is_rotation
 from api.errors import ErrorCode
-from api.flows import FailedTask, FlowOutcome, LastOperation, ShootFacts, ShootView
-from api.maintenance_window import MaintenanceWindow
 from api.model import ApiModel
-from api.operations import OperationType
-from api.repair import Repair
-from api.rotation import is_operation as is_rotation
 
 SYNC_JITTER = 0.1
 """Fraction of the sync period by which regular syncs are delayed at random, so that a restart of the controller-manager

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.shoot_state import ShootStateActivities as ShootStates
     from activities.shoot.cleanup import CleanupActivities as Cleanup
     from activities.shoot.system import ShootSystemActivities as ShootSystem
-    from api.flows import FlowInput, FlowOutcome, Survey
+    from api.contracts.flows import FlowInput, FlowOutcome, Survey
     from workflows import options
     from workflows.flow import EVERYTHING
     from workflows.shoot.base import OperationWorkflow, ShootFlow, shoot_flow

@@ -4,8 +4,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.seed.extensions import ExtensionActivities as Extensions
-    from api.flows import FlowInput, FlowOutcome
-    from api.operations import ShootRef, lifecycle_id
+    from api.contracts.flows import FlowInput, FlowOutcome
+    from api.contracts.operations import ShootRef, lifecycle_id
     from workflows import options
     from workflows.shoot.base import OperationWorkflow, ShootFlow, shoot_flow
 
@@ -25,7 +25,7 @@ def delete_backups_flow(request: FlowInput) -> ShootFlow:
 
 @workflow.defn
 class DeleteBackups(OperationWorkflow):
-    """Started by the controller-manager (``workers.watchers.kept_backups``), when the seed's gardenlet requests it.
+    """Started by the controller-manager (``watchers.kept_backups``), when the seed's gardenlet requests it.
 
     Workflow id: ``<lifecycle id>/delete-backups``.
     """

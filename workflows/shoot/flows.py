@@ -7,7 +7,7 @@ from typing import Protocol
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome, Survey
+    from api.contracts.flows import FlowInput, FlowOutcome, Survey
     from workflows.shoot.base import ShootFlow
     from workflows.shoot.decision import FlowKind
     from workflows.shoot.delete import DeleteShoot, delete_flow

@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.issuer import IssuerActivities as Issuer
     from activities.seed.namespace import NamespaceActivities as Namespace
     from activities.seed.shoot_state import ShootStateActivities as ShootStates
-    from api.flows import FlowInput, FlowOutcome
+    from api.contracts.flows import FlowInput, FlowOutcome
     from workflows import options
     from workflows.shoot.base import OperationWorkflow, ShootFlow, shoot_flow
 

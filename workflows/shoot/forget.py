@@ -18,8 +18,8 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.force_deletion import ForceDeletionActivities as ForceDeletion
     from activities.seed.migration import MigrationActivities as Migration
     from activities.seed.namespace import NamespaceActivities as Namespace
-    from api.flows import FlowInput, FlowOutcome
-    from api.operations import OperationType, ShootRef, lifecycle_id, seed_queue
+    from api.contracts.flows import FlowInput, FlowOutcome
+    from api.contracts.operations import OperationType, ShootRef, lifecycle_id, seed_queue
     from workflows import options
     from workflows.flow import Call
     from workflows.shoot import release
@@ -116,7 +116,7 @@ def forget_flow(request: FlowInput) -> ShootFlow:
 
 @workflow.defn
 class ForgetShoot(OperationWorkflow):
-    """Started by the controller-manager (``workers.watchers.remains``), when the seed's gardenlet requests it.
+    """Started by the controller-manager (``watchers.remains``), when the seed's gardenlet requests it.
 
     Workflow id: ``<lifecycle id>/forget/<seed>``.
 

@@ -8,8 +8,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.garden.hibernation import SwitchActivities
-    from api.operations import TaskResult
-    from api.schedules import ScheduledShoot, ScheduledTime
+    from api.contracts.operations import TaskResult
+    from api.contracts.schedules import ScheduledShoot, ScheduledTime
     from workflows import options
 
 

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.flows import FlowActivities
     from activities.garden.shoots import ShootActivities
     from api.constants import OPERATION_RECONCILE, OPERATION_RETRY
-    from api.flows import (
+    from api.contracts.flows import (
         Attempt,
         EditFlow,
         FinishOperation,
@@ -35,9 +35,9 @@ with workflow.unsafe.imports_passed_through():
         StartedOperation,
         StartOperation,
     )
+    from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, lifecycle_id
+    from api.contracts.repair import UNKNOWN_USER, Action, Repair
     from api.model import ApiModel
-    from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, lifecycle_id
-    from api.repair import UNKNOWN_USER, Action, Repair
     from workflows import options, visibility
     from workflows.flow import failed_outcome
     from workflows.shoot import decision

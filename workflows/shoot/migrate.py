@@ -28,8 +28,8 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.secrets import SecretActivities as Secrets
     from activities.seed.shoot_state import ShootStateActivities as ShootStates
     from activities.shoot.system import ShootSystemActivities as ShootSystem
-    from api.flows import FlowInput, FlowOutcome, Survey
-    from api.operations import ForwardTask, OperationType, ShootTask, seed_queue
+    from api.contracts.flows import FlowInput, FlowOutcome, Survey
+    from api.contracts.operations import ForwardTask, OperationType, ShootTask, seed_queue
     from workflows import options
     from workflows.flow import EVERYTHING, Activity, Call, Skip, activity_name
     from workflows.shoot import release

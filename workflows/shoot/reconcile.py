@@ -26,11 +26,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.shoot.rotation import RotationActivities as Rotation
     from activities.shoot.system import ShootSystemActivities as ShootSystem
     from api.constants import TASK_RESTART_CONTROL_PLANE_PODS
-    from api.flows import FlowInput, FlowOutcome
-    from api.operations import OperationType
-    from api.registrations import Phase
-    from api.rotation import Kind
-    from api.rotation import Phase as RotationPhase
+    from api.contracts.flows import FlowInput, FlowOutcome
+    from api.contracts.operations import OperationType
+    from api.contracts.rotation import Kind
+    from api.contracts.rotation import Phase as RotationPhase
+    from api.decisions.registrations import Phase
     from workflows import options
     from workflows.flow import EVERYTHING
     from workflows.shoot.base import OperationWorkflow, ShootFlow, add_cleanup, add_reseal, shoot_flow

@@ -9,7 +9,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.seed.extensions import ExtensionActivities as Extensions
-    from api.operations import ShootTask
+    from api.contracts.operations import ShootTask
     from workflows.flow import Activity
 
 

@@ -17,9 +17,8 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.rotation import GardenRotationActivities
     from activities.shoot.rotation import RotationActivities
     from api.constants import OPERATION_RECONCILE
-    from api.operations import lifecycle_id, seed_queue
-    from api.rotation import (
-        COMPLETION,
+    from api.contracts.operations import lifecycle_id, seed_queue
+    from api.contracts.rotation import (
         CompleteRotation,
         Kind,
         Phase,
@@ -30,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
         SurveyReport,
         SurveyRequest,
     )
+    from api.decisions.rotation import COMPLETION
     from workflows import options
     from workflows.versioning import long_lived
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api import alerting
+from api.decisions import alerting
 from tests.unit.api.shoots import SHOOT, changed
 
 ASKED = changed(SHOOT, "spec.monitoring.alerting.emailReceivers", ["a@example.org", "b@example.org"])

@@ -1,7 +1,7 @@
 import pytest
 
 from api import resources
-from api.credentials import BINDINGS, Credentials, binding_of
+from api.decisions.credentials import BINDINGS, Credentials, binding_of
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
+from api.decisions.project import desired_namespace, namespace_name
 from api.defaulting.project import default_project
-from api.project import desired_namespace, namespace_name
 from api.validation.garden import (
     check_cloud_profile,
     check_cloud_profile_change,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.hibernation import DEADLINE, edges, latest_tick
+from api.decisions.hibernation import DEADLINE, edges, latest_tick
 
 NIGHTS = {"start": "0 20 * * *", "end": "0 6 * * 1-5", "location": "Europe/Berlin"}
 

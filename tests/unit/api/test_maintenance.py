@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.cloud_profile import CloudProfile
-from api.maintenance import Plan, plan_maintenance
+from api.decisions.maintenance import Plan, plan_maintenance
 from tests.unit.api.shoots import PROFILE, changed, complete
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from api.maintenance_window import MaintenanceWindow
+from api.decisions.maintenance_window import MaintenanceWindow
 
 EVENING = MaintenanceWindow.parse("220000+0100", "230000+0100")
 """21:00 to 22:00 UTC."""

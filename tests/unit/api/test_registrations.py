@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.registrations import (
+from api.decisions.registrations import (
     Phase,
     deletion_phases,
     required_pairs,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.operations import TaskResult
-from api.repair import Action, Repair, asked, faults, without
+from api.contracts.operations import TaskResult
+from api.contracts.repair import Action, Repair, asked, faults, without
 
 PREFIX = "repair.shoot.gardener.cloud/"
 

@@ -7,14 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
+from api.contracts.rotation import Kind, Phase
 from api.core.v1beta1.shoot import EncryptionProvider, Shoot
-from api.names import node_agent_secret_name
-from api.rotation import (
+from api.decisions.rotation import (
     COMBINED,
     ROLLING,
     SINGLE,
-    Kind,
-    Phase,
     RotationFacts,
     active,
     begin,
@@ -24,6 +22,7 @@ from api.rotation import (
     patch_of,
     succeed,
 )
+from api.names import node_agent_secret_name
 from api.validation.operations import check_operations
 from api.validation.rotation import hibernation_faults
 from tests.pages import check_table

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.seed import Seed
-from api.scheduling import NoSeed, choose_seed
+from api.decisions.scheduling import NoSeed, choose_seed
 from tests.unit.api.shoots import SEED, changed, profile, shoot
 
 READY = SEED["status"]

@@ -3,8 +3,8 @@
 import pytest
 
 from api.core.v1beta1.cloud_profile import ExpirableVersion
+from api.decisions.versions import Version, complete, satisfies, stage
 from api.durations import parse_duration
-from api.versions import Version, complete, satisfies, stage
 from tests.unit.api.shoots import NOW
 
 

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from api.conditions import Finding, Operation, after_success, combine, merge, next_status, not_checked, status_label
+from api.decisions.conditions import (
+    Finding,
+    Operation,
+    after_success,
+    combine,
+    merge,
+    next_status,
+    not_checked,
+    status_label,
+)
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 OLD = "2026-11-21T09:00:00Z"

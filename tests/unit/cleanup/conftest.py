@@ -6,7 +6,7 @@ import pytest
 
 from activities.clusters import ClusterView
 from activities.shoot import cleanup
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
 
 

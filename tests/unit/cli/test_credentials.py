@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from api.kubeconfigs import IssuedKubeconfig, issued, noted
+from api.contracts.kubeconfigs import IssuedKubeconfig, issued, noted
 from tests.unit.kube.api_server import ApiServer
 from workers.cli.credentials import discard_kubeconfigs
 

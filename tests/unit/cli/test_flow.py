@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from api.flows import TaskState
+from api.contracts.flows import TaskState
 from workers.cli.flow import _console, _list, _render, _table
 from workers.cli.flow_view import FlowView, TaskView
 from workers.cli.operations import chosen_operation

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from workers.cli.temporal import connection_of, run_async
-from workers.temporal import TemporalConnectionError
+from workers.lib.temporal import TemporalConnectionError
 
 
 @pytest.fixture

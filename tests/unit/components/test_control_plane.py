@@ -27,7 +27,7 @@ from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.first_token import FirstToken
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.system import ShootSystemActivities
-from api.operations import ForwardTask, OperationType, ShootRef, ShootTask
+from api.contracts.operations import ForwardTask, OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 

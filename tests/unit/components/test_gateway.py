@@ -21,7 +21,7 @@ from activities.components.gateway import (
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from workers.gateway import Gateway
-from workers.runtime import Health
+from workers.lib.runtime import Health
 
 ENVOY = Path(sys.prefix) / "bin" / "envoy"
 A = Route(

@@ -14,7 +14,7 @@ from activities.components import alertmanager, exporters, kube_state_metrics, p
 from activities.components.alerts import rules
 from activities.components.monitoring import Served
 from activities.seed.observability import ObservabilityActivities
-from api.operations import OperationType
+from api.contracts.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SEED, SHOOT, TASK, World, world
 
 __all__ = ["world"]

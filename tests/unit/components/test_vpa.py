@@ -10,10 +10,10 @@ from cryptography import x509
 
 from activities.components import vpa
 from activities.seed.vpa import VpaActivities
+from api.contracts.flows import FlowInput
+from api.contracts.operations import OperationType
 from api.core.v1beta1.shoot import VerticalPodAutoscaler
 from api.crds import crds
-from api.flows import FlowInput
-from api.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SHOOT, TASK, World, with_settings, world
 from tests.unit.workflows.test_skip_columns import FACTS
 from workflows.shoot.reconcile import reconcile_flow

@@ -35,8 +35,8 @@ ROOMS = (
     "tests/unit/examples",
     "tests/unit/object_store",
     "tests/unit/temporal_server",
-    "workers/metrics",
-    "workers/watchers",
+    "workers/lib/metrics",
+    "workers/controller_manager/watchers",
     "workflows",
 )
 """Folders of Python code whose texts are checked."""

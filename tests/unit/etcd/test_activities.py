@@ -15,7 +15,7 @@ from activities.secrets.configs import CertificateAuthority
 from activities.secrets.manager import SecretsManager
 from activities.seed import etcd as module
 from activities.seed.etcd import EtcdActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.unit.secrets.conftest import Killed, MemoryCluster
 
 NAMESPACE = "shoot--local--one"

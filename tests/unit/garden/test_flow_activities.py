@@ -7,7 +7,7 @@ from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
 
 from activities.garden.flows import _lost_its_worker, _stands_still
-from api.flows import FlowProgress
+from api.contracts.flows import FlowProgress
 
 
 def test_a_lost_worker_is_no_error_of_the_flow() -> None:

@@ -9,8 +9,8 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.garden.rotation import GardenRotationActivities
 from api import resources
-from api.operations import ShootRef
-from api.rotation import Kind, Phase, RotationInput, RotationStep, RotationView, Survey, SurveyReport, User
+from api.contracts.operations import ShootRef
+from api.contracts.rotation import Kind, Phase, RotationInput, RotationStep, RotationView, Survey, SurveyReport, User
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import Forbidden

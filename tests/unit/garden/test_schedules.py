@@ -9,8 +9,8 @@ from temporalio.testing import ActivityEnvironment
 from activities.garden.hibernation import SwitchActivities
 from activities.garden.maintenance import MaintenanceActivities
 from api import resources
-from api.operations import ShootRef, TaskResult
-from api.schedules import ScheduledTime
+from api.contracts.operations import ShootRef, TaskResult
+from api.contracts.schedules import ScheduledTime
 from kube.client import KubeClient
 from kube.errors import Conflict, Forbidden
 from tests.unit.api.shoots import PROFILE, changed, complete

@@ -9,7 +9,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.garden.shoots import ShootActivities
 from api import resources
-from api.flows import (
+from api.contracts.flows import (
     FailedTask,
     FinishOperation,
     RecordRepair,
@@ -18,7 +18,7 @@ from api.flows import (
     StartedOperation,
     StartOperation,
 )
-from api.operations import OperationType, ShootRef
+from api.contracts.operations import OperationType, ShootRef
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings

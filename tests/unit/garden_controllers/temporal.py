@@ -8,7 +8,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
-from api.flows import FlowOutcome
+from api.contracts.flows import FlowOutcome
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from api import resources
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE
-from workers.bastions import BastionConfig, run_bastion_controller
+from workers.controller_manager.bastions import BastionConfig, run_bastion_controller
 
 NAMESPACE = "garden-local"
 BASTIONS = "/apis/operations.gardener.cloud/v1alpha1/bastions"

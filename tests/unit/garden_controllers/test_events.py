@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import refuse
-from workers import events
-from workers.events import emit
+from workers.lib import events
+from workers.lib.events import emit
 
 PROJECT = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Project", "metadata": {"name": "dev", "uid": "u1"}}
 

@@ -11,8 +11,8 @@ from kube.cache import Key
 from kube.controller import Requeue
 from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE, Garden
-from workers import gardenlet_lifecycle
-from workers.gardenlet_lifecycle import GardenletLifecycleConfig, _Listener
+from workers.controller_manager import gardenlet_lifecycle
+from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, _Listener
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 NAME = SEED["metadata"]["name"]

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.garden_controllers.seed_requests import watched
 from tests.unit.kube.waiting import until
-from workers import seed_flows
-from workers.watchers.kept_backups import KeptBackupsWatcher
+from workers.controller_manager import seed_flows
+from workers.controller_manager.watchers.kept_backups import KeptBackupsWatcher
 
 ID = "shoot/garden-dev/gone/uid-of-gone/delete-backups"
 

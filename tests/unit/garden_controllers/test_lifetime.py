@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from api import resources
+from tests.unit.admission.webhooks import BINDING
 from tests.unit.api.shoots import SHOOT, changed
-from tests.unit.api.webhooks import BINDING
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
-from workers.lifetime import run_lifetime_controller
+from workers.controller_manager.lifetime import run_lifetime_controller
 
 NAMESPACE = "garden-local"
 EXPIRATION = "shoot.gardener.cloud/expiration-timestamp"

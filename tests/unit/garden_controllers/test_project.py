@@ -5,7 +5,7 @@ import pytest
 from api import resources
 from tests.unit.api.shoots import PROJECT, SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE
-from workers.project import run_project_controller
+from workers.controller_manager.project import run_project_controller
 
 LABELS = {"gardener.cloud/role": "project", "project.gardener.cloud/name": "local"}
 MARK = "namespace.gardener.cloud/created-by-project-controller"

@@ -1,10 +1,10 @@
 """What a Shoot needs outlives every wish to delete it, until the Shoot is gone."""
 
 from api import resources
+from tests.unit.admission.webhooks import BINDING, SECRET
 from tests.unit.api.shoots import SHOOT, changed
-from tests.unit.api.webhooks import BINDING, SECRET
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
-from workers.references import run_reference_controllers
+from workers.controller_manager.references import run_reference_controllers
 
 NAMESPACE = "garden-local"
 

@@ -6,12 +6,12 @@ import pytest
 
 from api import resources
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
-from api.flows import FinishedTask, FlowOutcome
-from api.remains import Remnant, is_elsewhere, remains_of, written
+from api.contracts.flows import FinishedTask, FlowOutcome
+from api.contracts.remains import Remnant, is_elsewhere, remains_of, written
 from tests.unit.garden_controllers.seed_requests import OURS, THEIRS, World, remnant, watched
 from tests.unit.kube.waiting import until
-from workers import seed_flows
-from workers.watchers.remains import RemainsWatcher
+from workers.controller_manager import seed_flows
+from workers.controller_manager.watchers.remains import RemainsWatcher
 
 SEEDS = resources.SEED.path()
 ID = f"shoot/garden-dev/a/uid-of-a/forget/{OURS}"

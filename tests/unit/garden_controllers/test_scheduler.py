@@ -3,7 +3,7 @@
 from api import resources
 from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE
-from workers.runtime import Health
+from workers.lib.runtime import Health
 from workers.scheduler import Scheduler
 
 NAMESPACE = "garden-local"

@@ -11,13 +11,13 @@ from temporalio.client import Client, Schedule, ScheduleUpdate
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
+from api.contracts.operations import ShootRef
 from api.cron import Cron
-from api.operations import ShootRef
-from api.schedules import schedule_prefix, wanted_schedules
+from api.decisions.schedules import schedule_prefix, wanted_schedules
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.workflow.conftest import dev_server
-from workers.watchers.schedules import ScheduleWatcher, schedule_of
+from workers.controller_manager.watchers.schedules import ScheduleWatcher, schedule_of
 from workflows.shoot.maintenance import MaintainShoot
 
 __all__ = ["dev_server"]

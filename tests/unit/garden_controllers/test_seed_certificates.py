@@ -13,8 +13,8 @@ from api import resources
 from api.access import access, bootstrap_group
 from tests.unit.api.shoots import SEED as SEED_OBJECT
 from tests.unit.kube.waiting import until
-from workers.seed_certificates import refusal, run_seed_certificate_controller
-from workers.signing_requests import GARDENLETS, Request
+from workers.controller_manager.seed_certificates import refusal, run_seed_certificate_controller
+from workers.lib.signing_requests import GARDENLETS, Request
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 SEEDS_PATH = "/apis/core.gardener.cloud/v1beta1/seeds"

@@ -7,8 +7,8 @@ import pytest
 from api import resources
 from tests.unit.garden_controllers.seed_requests import World, watched
 from tests.unit.kube.waiting import until
-from workers.watchers import seeds
-from workers.watchers.seeds import SeedWatcher, needs_reconciliation
+from workers.controller_manager.watchers import seeds
+from workers.controller_manager.watchers.seeds import SeedWatcher, needs_reconciliation
 
 SEEDS = resources.SEED.path()
 NAME = "seed-3"

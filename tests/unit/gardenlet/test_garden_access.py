@@ -23,7 +23,7 @@ from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController, NotSigned, renewal_time
-from workers.runtime import ConfigError, load_config
+from workers.lib.runtime import ConfigError, load_config
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"

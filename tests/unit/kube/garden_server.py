@@ -12,9 +12,9 @@ from typing import Any
 from aiohttp import web
 
 from api.resources import Resource
-from api.server.seed_authorizer import RIGHTS
-from api.server.seed_writes import OWNED, Owned, foreign_fields
 from tests.unit.kube.api_server import ApiServer, Object, Place, _parse
+from workers.admission.seed_authorizer import RIGHTS
+from workers.admission.seed_writes import OWNED, Owned, foreign_fields
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 

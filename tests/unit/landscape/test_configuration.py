@@ -18,13 +18,13 @@ from landscape import garden, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
 from landscape.plan import Plan
-from workers.runtime import load_config
+from workers.lib.runtime import load_config
 from workflows import visibility
 
 MODELS = {
-    "admission": "workers.admission:AdmissionConfig",
+    "admission": "workers.admission.process:AdmissionConfig",
     "codec-server": "workers.codec_server:CodecServerConfig",
-    "controller-manager": "workers.controller_manager:ControllerManagerConfig",
+    "controller-manager": "workers.controller_manager.process:ControllerManagerConfig",
     "discovery-server": "workers.discovery_server:DiscoveryServerConfig",
     "gardenlet": "workers.gardenlet.config:GardenletConfig",
     "object-store": "workers.object_store:ObjectStoreConfig",

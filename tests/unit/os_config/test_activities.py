@@ -17,8 +17,8 @@ from activities.seed import operating_system_configs as module
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_operations import Extensions
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.names import node_agent_secret_name
-from api.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 

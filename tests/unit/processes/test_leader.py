@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.unit.kube.api_server import ApiServer
-from workers.leader import LeaderElectionConfig, LostLeadership, run_as_leader
+from workers.lib.leader import LeaderElectionConfig, LostLeadership, run_as_leader
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 CONFIG = LeaderElectionConfig(

@@ -16,7 +16,7 @@ from kube.controller import Controller
 from kube.kubeconfig import endpoint_of
 from tests.unit.kube.api_server import ApiServer, refuse
 from tests.unit.kube.waiting import until
-from workers.runtime import Health, HealthConfig
+from workers.lib.runtime import Health, HealthConfig
 
 Probe = Callable[[], Awaitable[tuple[int, str]]]
 

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed
 from tests.unit.kube.waiting import until
-from workers.serving import ServingCertificate
+from workers.lib.serving import ServingCertificate
 
 NOW = datetime.now(UTC)
 OPTIONS: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": NOW, "validity": timedelta(days=1)}

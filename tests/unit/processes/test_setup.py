@@ -7,7 +7,7 @@ from temporalio.testing import WorkflowEnvironment
 from api.crds import crds
 from tests.temporal_dev_server import TEMPORAL
 from tests.unit.kube.api_server import ApiServer
-from workers.runtime import ConfigError
+from workers.lib.runtime import ConfigError
 from workers.setup import TemporalSetup, Webhooks, run, set_up_garden, set_up_temporal
 from workflows import visibility
 

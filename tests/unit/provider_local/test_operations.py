@@ -18,6 +18,7 @@ from temporalio.worker import Worker
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.machines import DRAIN_BLOCKED
 from activities.provider_local.operations import ProviderLocalActivities
+from api.decisions.shoot_state import machine_state
 from api.resources import CLUSTER as CLUSTER_RESOURCE
 from api.resources import (
     INFRASTRUCTURE,
@@ -30,13 +31,12 @@ from api.resources import (
     WORKER,
     Resource,
 )
-from api.shoot_state import machine_state
 from kube.cache import Caches
 from kube.client import Object
 from kube.errors import Unauthorized
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
-from workers.interceptors import ActivityInterceptor
+from workers.lib.interceptors import ActivityInterceptor
 from workers.provider_local.controller import ExtensionController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workflows.provider_local import WORKFLOWS

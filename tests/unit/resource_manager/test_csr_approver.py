@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kube.cache import Caches
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE
+from workers.lib.signing_requests import Request
 from workers.resource_manager.csr_approver import (
     CSRApprover,
     decide_joining_kubelet,
     decide_kubelet_serving,
     decide_node_agent,
 )
-from workers.signing_requests import Request
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 NODES = "/api/v1/nodes"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.resource_manager.health import progressing, terminating_pods, unhealthy
+from workers.lib.health import progressing, terminating_pods, unhealthy
 
 
 def obj(kind, status=None, spec=None, generation=2, api_version="apps/v1"):

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
+from workers.lib.runtime import ConfigError
 from workers.resource_manager import connections, run
 from workers.resource_manager.config import Duration, ResourceManagerConfig
-from workers.runtime import ConfigError
 
 
 def kubeconfig(server, **user):

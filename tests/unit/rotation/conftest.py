@@ -11,7 +11,7 @@ from activities.clusters import ClusterView
 from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
 from activities.shoot.rotation import RotationActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.shoot import survey
-from api.kubeconfigs import Discard, IssuedKubeconfig
+from api.contracts.kubeconfigs import Discard, IssuedKubeconfig
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SINCE = "2026-11-21T10:00:00Z"

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from activities.clusters import ClusterView
 from activities.secrets.sealing import Sealing
 from activities.seed.secrets import CleanupSecrets, SecretActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.unit.secrets.conftest import Killed, MemoryCluster
 
 NAMESPACE = "shoot--local--one"

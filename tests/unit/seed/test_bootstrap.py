@@ -10,7 +10,7 @@ from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
 from activities.seed.bootstrap import SeedActivities
-from api.operations import SeedTask, TaskResult
+from api.contracts.operations import SeedTask, TaskResult
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

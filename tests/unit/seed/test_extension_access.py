@@ -14,7 +14,7 @@ from activities.seed.extension_access import (
     shared_by_source,
 )
 from activities.seed.namespace import NamespaceActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until

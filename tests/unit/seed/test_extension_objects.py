@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject
 from api import resources
-from api.operations import Wait
+from api.contracts.operations import Wait
 
 OPERATION = "gardener.cloud/operation"
 TRIGGER = "2026-11-21T10:00:00.123456Z"

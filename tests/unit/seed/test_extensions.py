@@ -17,11 +17,11 @@ from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import Extensions
 from activities.seed.extensions import ExtensionActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
-from workers import registry
+from workers.lib import registry
 from workflows.flow import activity_name
 
 NAMESPACE = "shoot--local--demo"

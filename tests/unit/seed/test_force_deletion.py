@@ -9,7 +9,7 @@ import pytest
 
 from activities.seed import force_deletion as module
 from activities.seed.force_deletion import ForceDeletionActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 

@@ -8,7 +8,7 @@ import pytest
 from activities.components import etcd as etcd_component
 from activities.seed.etcd import EtcdActivities
 from activities.seed.hibernation import HibernationActivities
-from api.operations import OperationType
+from api.contracts.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SHOOT, TASK, world
 from tests.unit.kube.waiting import until
 

@@ -17,7 +17,7 @@ from activities.secrets.sealing import Sealing
 from activities.seed import sidecar
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

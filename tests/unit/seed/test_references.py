@@ -14,7 +14,7 @@ from activities.clusters import ClusterView
 from activities.seed import required_extensions as required
 from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

@@ -10,7 +10,7 @@ import pytest
 
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.retention import Retention
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

@@ -11,8 +11,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.secrets.sealing import CannotOpen, Sealing
 from activities.seed.shoot_state import ShootStateActivities, read_shoot_state
-from api import shoot_state
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.decisions import shoot_state
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 

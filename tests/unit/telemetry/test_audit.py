@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from api.flows import FailedTask, FinishOperation, FlowProgress, TaskProgress, TaskState
-from api.operations import OperationType
+from api.contracts.flows import FailedTask, FinishOperation, FlowProgress, TaskProgress, TaskState
+from api.contracts.operations import OperationType
 from tests.unit.telemetry.test_tracing import FLOW, SHOOT, TASK
-from workers.audit import AuditLog, record
+from workers.controller_manager.audit import AuditLog, record
 
 NOW = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
 FAILED = FailedTask(name="deploy_etcds", message="no access", codes=("ERR_INFRA_UNAUTHORIZED",), at=NOW, attempt=2)

@@ -11,11 +11,13 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
-from api.server import app
 from tests.unit.telemetry.test_metrics import PROJECT, SEED, SHOOT
-from workers import admission, codec, webhook_clients
-from workers.metrics import flows, garden, requests
-from workers.watchers import shoots
+from workers.admission import app, webhook_clients
+from workers.admission import process as admission
+from workers.controller_manager import metrics as garden
+from workers.controller_manager.watchers import shoots
+from workers.lib import codec
+from workers.lib.metrics import flows, requests
 
 CHARTS = Path(__file__).parents[3] / "charts"
 BOARDS = sorted(CHARTS.glob("*/dashboards/*.json"))

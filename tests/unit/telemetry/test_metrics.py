@@ -6,9 +6,10 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
-from api.flows import FinishOperation
+from api.contracts.flows import FinishOperation
 from tests.unit.telemetry.test_tracing import TASK, ApiServer, work
-from workers.metrics import flows, garden
+from workers.controller_manager import metrics as garden
+from workers.lib.metrics import flows
 
 SHOOT: dict[str, Any] = {
     "metadata": {"name": "demo", "namespace": "garden-local", "creationTimestamp": "2026-11-21T09:00:00Z"},

@@ -17,15 +17,15 @@ from temporalio import activity
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from api.flows import FinishOperation
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.flows import FinishOperation
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.resources import SECRET
 from kube import client as kube
 from kube.client import Request
 from tests.unit.kube.api_server import ApiServer
-from workers.interceptors import ActivityInterceptor
-from workers.telemetry import observe_requests
-from workers.tracing import Tracing, TracingConfig, change_of
+from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.telemetry import observe_requests
+from workers.lib.tracing import Tracing, TracingConfig, change_of
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="c0ffee")
 FLOW = "shoot/garden-local/demo/c0ffee/reconcile/3-1"

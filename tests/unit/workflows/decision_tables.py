@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from api.flows import LastOperation, ShootView
-from api.operations import OperationType
+from api.contracts.flows import LastOperation, ShootView
+from api.contracts.operations import OperationType
 from workflows.shoot.decision import (
     Abandon,
     Decision,

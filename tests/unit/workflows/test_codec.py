@@ -25,8 +25,8 @@ from activities.secrets.keyring import (
     write_key_file,
 )
 from activities.secrets.sealing import CannotOpen
-from api.operations import ShootRef
-from workers.codec import (
+from api.contracts.operations import ShootRef
+from workers.lib.codec import (
     EncryptionCodec,
     OperatorCodec,
     ReadingCodec,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.flows import FailedTask, FlowOutcome, ShootView
-from api.operations import OperationType
+from api.contracts.flows import FailedTask, FlowOutcome, ShootView
+from api.contracts.operations import OperationType
 from tests.unit.workflows.decision_tables import NOW, TABLES, C, D, M, R, Row, S, decided, last, seen
 from workflows.shoot.decision import (
     RETRY_DURATION,

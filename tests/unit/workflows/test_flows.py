@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from temporalio import activity
 
 from activities.clusters import Clusters
-from api.flows import FlowInput, ShootFacts, ShootRules, Survey
-from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
-from api.rotation import ActiveRotation, Kind, Phase
+from api.contracts.flows import FlowInput, ShootFacts, ShootRules, Survey
+from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
+from api.contracts.rotation import ActiveRotation, Kind, Phase
 from kube.cache import Caches
 from kube.client import KubeClient
-from workers import registry
+from workers.lib import registry
 from workflows.flow import Flow, GraphError, activity_name, title_of
 from workflows.options import garden_call
 from workflows.shoot.decision import FlowKind

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.constants import ANSWERED_TASKS
-from api.flows import FlowInput, ShootFacts, Survey
-from api.operations import OperationType, ShootRef, ShootTask
-from api.registrations import Phase
+from api.contracts.flows import FlowInput, ShootFacts, Survey
+from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.decisions.registrations import Phase
 from workflows.flow import Flow
 from workflows.shoot.delete import delete_flow
 from workflows.shoot.force_delete import force_delete_flow

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from api.conditions import Finding
+from api.decisions.conditions import Finding
 from api.resources import CERTIFICATE_SIGNING_REQUEST
 from kube.client import KubeClient
 from kube.errors import ApiError
-from workers.signing_requests import CLIENT_SIGNER, NODE_AGENTS, Malformed, parse_request
+from workers.lib.signing_requests import CLIENT_SIGNER, NODE_AGENTS, Malformed, parse_request
 
 Object = Mapping[str, Any]
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api import constants
-from api.conditions import Finding
+from api.decisions.conditions import Finding
 from kube.errors import AnswerTooLarge
-from workers.resource_manager import health
+from workers.lib import health
 
 Object = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from api.conditions import WEBHOOK_CONSTRAINTS, Finding
+from api.decisions.conditions import WEBHOOK_CONSTRAINTS, Finding
 
 Object = Mapping[str, Any]
 

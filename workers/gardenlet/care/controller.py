@@ -15,7 +15,7 @@ from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from activities.seed.namespace import is_foreign
 from api import constants, resources
-from api.conditions import (
+from api.decisions.conditions import (
     CHECK_ERROR,
     CONDITIONS,
     Finding,

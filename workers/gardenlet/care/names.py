@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from api.conditions import Finding
-from workers.gateway import hosts
+from api.decisions.conditions import Finding
+from workers.lib.exposed_hosts import hosts
 
 TYPE = "HostNamesUnique"
 

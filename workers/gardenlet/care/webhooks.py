@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from api import constants
-from api.conditions import WEBHOOK_CONSTRAINTS, Finding
+from api.decisions.conditions import WEBHOOK_CONSTRAINTS, Finding
 
 Object = Mapping[str, Any]
 

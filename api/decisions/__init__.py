@@ -1,0 +1,1 @@
+"""Decisions as pure functions of objects and the time; they read and write nothing."""

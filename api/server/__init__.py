@@ -1,1 +1,0 @@
-"""Webhooks of the garden's API: defaults and validations that a schema cannot express."""

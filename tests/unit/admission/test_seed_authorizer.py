@@ -1,0 +1,316 @@
+"""What a gardenlet may do in the garden: seed-1 has the Shoot "demo", seed-2 has "other", "mover" goes from 2 to 1."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from activities.seed import observability, secrets
+from api import resources
+from api.constants import SEEDS_GROUP
+from api.resources import Resource
+from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed
+from workers.admission import seed_authorizer
+from workers.admission.seed_authorizer import PUBLISHED, RIGHTS, application, configuration
+
+USER = "gardener.cloud:system:seed:"
+_SECRET = {"kind": "Secret", "namespace": "garden"}
+
+
+def shoot(name: str, home: str, goal: str, **spec: Any) -> dict[str, Any]:
+    made = changed(changed(SHOOT, "metadata.name", name), "metadata.uid", f"uid-{name}")
+    made["spec"] |= {"seedName": goal, "credentialsBindingName": f"of-{name}", **spec}
+    return made | {"status": {"seedName": home, "technicalID": f"shoot--local--{name}"}}
+
+
+def seed(name: str) -> dict[str, Any]:
+    dns = SEED["spec"]["dns"] | {"provider": {"type": "local", "credentialsRef": _SECRET | {"name": "ingress"}}}
+    backup = {"provider": "local", "credentialsRef": _SECRET | {"name": f"backup-{name}"}}
+    return SEED | {
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "spec": SEED["spec"] | {"dns": dns, "backup": backup},
+    }
+
+
+def binding(shoot: str) -> dict[str, Any]:
+    reference = {"kind": "Secret", "namespace": "team", "name": f"cloud-{shoot}"}
+    return _object("CredentialsBinding", f"of-{shoot}", "garden-local") | {"credentialsRef": reference}
+
+
+def bucket(seed: str) -> dict[str, Any]:
+    reference = _SECRET | {"name": f"backup-{seed}"}
+    return _object("BackupBucket", f"uid-{seed}") | {"spec": {"credentialsRef": reference, "seedName": seed}}
+
+
+def entry(name: str, seed: str) -> dict[str, Any]:
+    spec = {"bucketName": f"uid-{seed}", "seedName": seed}
+    return _object("BackupEntry", f"shoot--local--{name}--uid-{name}", "garden-local") | {"spec": spec}
+
+
+def bastion(name: str, seed: str) -> dict[str, Any]:
+    return _object("Bastion", name, "garden-local") | {"spec": {"seedName": seed}}
+
+
+def credentials(name: str, *seeds: str) -> dict[str, Any]:
+    """A Secret that an operator has labelled for some seeds."""
+    labels = {f"name.seed.gardener.cloud/{each}": "true" for each in seeds}
+    return {"kind": "Secret", "metadata": {"name": name, "namespace": "garden", "labels": labels}}
+
+
+def _object(kind: str, name: str, namespace: str = "") -> dict[str, Any]:
+    metadata = {"name": name, "uid": f"uid of {name}", **({"namespace": namespace} if namespace else {})}
+    return {"kind": kind, "metadata": metadata}
+
+
+RESOURCES = [
+    {"name": "a", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "named"}},
+    {"name": "b", "resourceRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "named"}},
+]
+SEEDS = ("seed-1", "seed-2", "seed-3")
+GARDEN = [
+    PROJECT,
+    credentials("dns", *SEEDS),
+    credentials("ingress", *SEEDS),
+    *(credentials(f"backup-{name}", name) for name in SEEDS),
+    shoot("demo", "seed-1", "seed-1", resources=RESOURCES),
+    shoot("other", "seed-2", "seed-2"),
+    shoot("mover", "seed-2", "seed-1"),
+    *(seed(name) for name in SEEDS),
+    *(binding(name) for name in ("demo", "other", "mover")),
+    *(bucket(name) for name in SEEDS),
+    *(entry(name, home) for name, home in (("demo", "seed-1"), ("other", "seed-2"), ("mover", "seed-2"))),
+    entry("gone", "seed-1"),
+    bastion("mine", "seed-1"),
+    bastion("theirs", "seed-2"),
+    _object("CertificateSigningRequest", "mine") | {"spec": {"username": f"{USER}seed-1"}},
+    _object("CertificateSigningRequest", "theirs") | {"spec": {"username": f"{USER}seed-2"}},
+]
+
+
+class Garden:
+    """Holds objects."""
+
+    def __init__(self, objects: list[dict[str, Any]]) -> None:
+        self.objects = objects
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
+
+    async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
+        assert (namespace is None) or resource.namespaced, "no namespace has objects of the cluster"
+        return [
+            each
+            for each in self.objects
+            if each["kind"] == resource.kind and (namespace is None or each["metadata"].get("namespace") == namespace)
+        ]
+
+
+@pytest.fixture
+async def authorizer() -> AsyncIterator[TestClient[Any, Any]]:
+    """Its caches know nothing yet of the Shoot that moves."""
+    early = [each for each in GARDEN if each["metadata"]["name"] != "mover"]
+    async with TestClient(TestServer(application(Garden(early), Garden(GARDEN)))) as client:
+        yield client
+
+
+async def ask(authorizer: TestClient[Any, Any], question: str, **spec: Any) -> dict[str, Any]:
+    """``question``: verb, plural with group and subresource as kubectl takes them, and namespace/name."""
+    verb, what, where = (*question.split(), "")[:3]
+    namespace, _, name = where.rpartition("/")
+    resource, _, subresource = what.partition("/")
+    plural, _, group = resource.partition(".")
+    attributes = {"verb": verb, "group": group, "resource": plural, "subresource": subresource}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"{USER}seed-1",
+            "groups": [SEEDS_GROUP, "system:authenticated"],
+            "resourceAttributes": attributes | {"namespace": namespace, "name": name},
+            **spec,
+        },
+    }
+    answer = await authorizer.post("/authorize-seeds", json=review)
+    assert answer.status == 200
+    status: dict[str, Any] = (await answer.json())["status"]
+    return status
+
+
+CORE, SECURITY, OPERATIONS = (f"{group}.gardener.cloud" for group in ("core", "security", "operations"))
+LEASES = "leases.coordination.k8s.io"
+REQUESTS = "certificatesigningrequests.certificates.k8s.io"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        f"list shoots.{CORE}",
+        f"watch seeds.{CORE}",
+        f"get cloudprofiles.{CORE} /local",
+        f"patch shoots.{CORE} garden-local/demo",
+        f"patch shoots.{CORE}/status garden-local/demo",
+        f"patch shoots.{CORE}/status garden-local/mover",
+        f"create seeds.{CORE} /seed-1",
+        f"patch seeds.{CORE}/status /seed-1",
+        f"create backupbuckets.{CORE} /uid-seed-1",
+        f"patch backupentries.{CORE} garden-local/shoot--local--demo--uid-demo",
+        f"create backupentries.{CORE} garden-local/source-shoot--local--mover--uid-mover",
+        f"patch backupentries.{CORE} garden-local/shoot--local--mover--uid-mover",
+        f"delete backupentries.{CORE} garden-local/shoot--local--gone--uid-gone",
+        f"create shootstates.{CORE} garden-local/demo",
+        f"delete shootstates.{CORE} garden-local/mover",
+        f"create internalsecrets.{CORE} garden-local/demo.ca-client",
+        f"get credentialsbindings.{SECURITY} garden-local/of-demo",
+        f"patch bastions.{OPERATIONS}/status garden-local/mine",
+        "get secrets team/cloud-demo",
+        "get secrets team/cloud-mover",
+        "get secrets garden-local/named",
+        "get secrets garden/dns",
+        "get secrets garden/ingress",
+        "get secrets garden/backup-seed-1",
+        "get secrets garden/backup-seed-2",
+        "patch secrets garden-local/demo.ssh-keypair.old",
+        "delete secrets garden-local/demo.monitoring",
+        "create secrets gardener-system-shoot-issuer/local--uid-demo",
+        "create configmaps garden-local/demo.ca-cluster",
+        "get configmaps garden-local/demo.issued-kubeconfigs",
+        "get configmaps garden-local/named",
+        "get configmaps kube-system/cluster-identity",
+        "create events garden-local/",
+        f"patch {LEASES} gardener-system-seed-lease/seed-1",
+        f"create {REQUESTS}",
+        f"create {REQUESTS}/seedclient",
+        f"get {REQUESTS} /mine",
+    ],
+)
+async def test_what_belongs_to_a_seed_is_open_to_its_gardenlet(authorizer, question):
+    assert await ask(authorizer, question) == {"allowed": True}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        f"patch shoots.{CORE}/status garden-local/other",
+        f"patch shoots.{CORE}/binding garden-local/demo",
+        f"delete shoots.{CORE} garden-local/demo",
+        f"patch seeds.{CORE}/status /seed-2",
+        f"patch backupbuckets.{CORE} /uid-seed-2",
+        f"patch backupentries.{CORE} garden-local/shoot--local--other--uid-other",
+        f"delete backupentries.{CORE} garden-local/shoot--local--other--uid-other",
+        f"get shootstates.{CORE} garden-local/other",
+        f"get shootstates.{CORE} elsewhere/demo",
+        f"get internalsecrets.{CORE} garden-local/other.ca-client",
+        f"get internalsecrets.{CORE} garden-local/demo.anything",
+        f"list internalsecrets.{CORE} garden-local/",
+        f"get credentialsbindings.{SECURITY} garden-local/of-other",
+        f"patch bastions.{OPERATIONS}/status garden-local/theirs",
+        f"patch cloudprofiles.{CORE} /local",
+        f"patch controllerregistrations.{CORE} /provider-local",
+        f"get projects.{CORE} /local",
+        "get secrets team/cloud-other",
+        "get secrets garden-local/cloud-demo",
+        "get secrets garden-local/other.ssh-keypair",
+        "get secrets garden-local/demo.mine",
+        "get secrets garden-local/.monitoring",
+        "get secrets elsewhere/named",
+        "get secrets garden/backup-seed-3",
+        "get secrets kube-system/bootstrap-token-abcdef",
+        "patch secrets garden-local/named",
+        "patch secrets garden/dns",
+        "patch secrets team/cloud-demo",
+        "create secrets garden-local/",
+        "list secrets",
+        "list secrets garden/",
+        "list secrets garden-local/",
+        "watch secrets garden/",
+        "get secrets gardener-system-shoot-issuer/local--uid-other",
+        "patch configmaps garden-local/named",
+        "patch configmaps garden-local/demo.issued-kubeconfigs",
+        f"create backupentries.{CORE} garden-local/mine--uid-demo",
+        "get configmaps kube-system/other",
+        "create namespaces /garden-local",
+        "list events garden-local/",
+        f"patch {LEASES} gardener-system-seed-lease/seed-2",
+        f"get {REQUESTS} /theirs",
+        f"patch {REQUESTS}/approval /mine",
+        "create clusterrolebindings.rbac.authorization.k8s.io /mine",
+    ],
+)
+async def test_nothing_else_is(authorizer, question):
+    """It lies in a cluster that others may run: whoever takes it over must not get at other seeds' clusters.
+
+    Nor at what is not there yet: asked for again and again, it would be had in the moment in which it is made.
+    """
+    answer = await ask(authorizer, question)
+
+    assert not answer["allowed"]
+    assert answer["reason"].startswith("nothing of seed seed-1 needs that: ")
+
+
+async def test_the_source_of_a_move_loses_the_shoot_when_the_move_ends():
+    """Also one that was lost meanwhile, comes back, and takes itself for the one."""
+    request = seed_authorizer.Request(f"{USER}seed-2", "patch", resources.SHOOT, "status", "garden-local", "mover")
+    assert await seed_authorizer.allows(request, Garden(GARDEN))
+
+    moved = [shoot("mover", "seed-1", "seed-1"), *(each for each in GARDEN if each["metadata"]["name"] != "mover")]
+    assert not await seed_authorizer.allows(request, Garden(moved))
+
+
+@pytest.mark.parametrize(
+    ("role", "operator", "allowed"),
+    [
+        ("alerting", "In", True),
+        ("shoot-service-account-issuer", "In", True),
+        ("internal-domain", "In", False),
+        ("alerting", "NotIn", False),
+    ],
+)
+async def test_only_what_is_for_all_seeds_is_listed_in_the_gardens_namespace(authorizer, role, operator, allowed):
+    selector = {"requirements": [{"key": "gardener.cloud/role", "operator": operator, "values": [role]}]}
+    attributes = {"verb": "list", "resource": "secrets", "namespace": "garden", "labelSelector": selector}
+
+    answer = await ask(authorizer, "list secrets garden/", resourceAttributes=attributes)
+
+    assert answer["allowed"] is allowed
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"user": "alice"},
+        {"groups": ["system:authenticated"]},
+        {"resourceAttributes": None, "nonResourceAttributes": {"verb": "get", "path": "/metrics"}},
+    ],
+)
+async def test_about_others_and_other_things_it_has_no_opinion(authorizer, spec):
+    """Neither yes nor no: roles decide."""
+    assert await ask(authorizer, f"list shoots.{CORE}", **spec) == {"allowed": False}
+
+
+def test_a_gardenlet_may_write_all_that_activities_publish():
+    found = {
+        resources.SECRET: {secrets.SSH_KEYPAIR, f"{secrets.SSH_KEYPAIR}.old", observability._SUFFIX},
+        resources.INTERNAL_SECRET: {secrets.CLIENT_CA},
+        resources.CONFIG_MAP: {"ca-cluster", secrets.KUBELET_CA},
+    }
+    assert {resource: set(suffixes) for resource, suffixes in PUBLISHED.items()} == found
+
+
+def test_nothing_is_written_without_a_condition():
+    free = {resources.EVENT, resources.EVENTS_EVENT, resources.CERTIFICATE_SIGNING_REQUEST}
+    for resource, rights in RIGHTS.items():
+        for right in rights:
+            assert "*" not in right.verbs
+            writes = {"create", "update", "patch", "delete"} & set(right.verbs)
+            assert not writes or right.when or resource in free
+
+
+def test_the_api_server_asks_about_gardenlets_alone_and_remembers_nothing():
+    """What it remembers it would still grant after a Shoot has gone elsewhere."""
+    _, webhook, roles = configuration("/etc/seed-authorizer.kubeconfig")["authorizers"]
+
+    assert webhook["webhook"]["matchConditions"] == [{"expression": "'gardener.cloud:system:seeds' in request.groups"}]
+    assert not webhook["webhook"]["cacheAuthorizedRequests"]
+    assert not webhook["webhook"]["cacheUnauthorizedRequests"]
+    assert roles["type"] == "RBAC"

@@ -1,0 +1,341 @@
+"""The webhook server: AdmissionReviews in, verdicts and patches out."""
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient
+
+from tests.unit.admission.webhooks import BINDING, SECRET, ask, patched
+from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed, complete
+from workers.admission.app import patch
+from workers.admission.webhooks import webhook_configurations
+
+
+async def test_a_shoot_is_completed_and_then_accepted(client):
+    shoot = changed(SHOOT, "spec.monitoring.alerting.emailReceivers", ["a@example.org"])
+    response = await ask(client, "/mutate", "CREATE", shoot)
+    stored = patched(shoot, response)
+    assert stored["spec"]["provider"]["workers"][0]["machine"]["image"] == {"name": "local", "version": "1.1.0"}
+    accepted = await ask(client, "/validate", "CREATE", stored)
+    assert accepted["allowed"]
+    assert "this garden sends no mails" in accepted["warnings"][0]
+    again = await ask(client, "/mutate", "UPDATE", stored, stored)
+    assert "patch" not in again, "what is complete is not touched"
+
+
+@pytest.mark.parametrize(("way", "warned"), [("smtp", False), ("none", True)])
+async def test_only_a_mail_server_sends_mails(client, garden, way: str, warned: bool):
+    labels = {"gardener.cloud/role": "alerting"}
+    metadata = {"name": "alerting", "namespace": "garden", "labels": labels}
+    data = {"auth_type": b64encode(way.encode()).decode()}
+    garden.objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    shoot = complete("spec.monitoring.alerting.emailReceivers", ["a@example.org"]).to_wire()
+    accepted = await ask(client, "/validate", "CREATE", shoot)
+    assert accepted["allowed"]
+    assert ("this garden sends no mails" in str(accepted.get("warnings"))) == warned
+
+
+ISSUER = "authentication.gardener.cloud/issuer"
+ISSUER_HOST = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {
+        "name": "issuer",
+        "namespace": "garden",
+        "labels": {"gardener.cloud/role": "shoot-service-account-issuer"},
+    },
+}
+
+
+def with_issuer(value: str = "managed") -> dict[str, Any]:
+    shoot = complete().to_wire()
+    shoot["metadata"].setdefault("annotations", {})[ISSUER] = value
+    return dict(shoot)
+
+
+async def refusal(client: TestClient[Any, Any], *objects: dict[str, Any]) -> str:
+    response = await ask(client, "/validate", "UPDATE" if objects[1:] else "CREATE", *objects)
+    assert response["status"]["code"] == 403
+    return str(response["status"]["message"])
+
+
+async def test_a_managed_issuer_needs_a_garden_that_has_one(client, garden):
+    garden.objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other", "namespace": "garden"}})
+    assert "this garden has no managed issuer" in await refusal(client, with_issuer())
+    garden.objects.append(ISSUER_HOST)
+    assert (await ask(client, "/validate", "CREATE", with_issuer()))["allowed"]
+    garden.objects.remove(ISSUER_HOST)
+    assert (await ask(client, "/validate", "UPDATE", with_issuer(), with_issuer()))["allowed"], "it has it already"
+
+
+async def test_a_managed_issuer_stays_and_is_the_only_one(client, garden):
+    garden.objects.append(ISSUER_HOST)
+    assert "must stay managed" in await refusal(client, complete().to_wire(), with_issuer())
+    assert "must stay managed" in await refusal(client, with_issuer("other"), with_issuer())
+    both = changed(with_issuer(), "spec.kubernetes.kubeAPIServer.serviceAccountConfig.issuer", "https://me.example.org")
+    assert "take one of them out" in await refusal(client, both)
+
+
+async def test_choosing_a_seed_needs_a_right_of_its_own(client, garden):
+    """Seeds cost; the scheduler and operators choose them."""
+    wanted = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    assert (await ask(client, "/validate", "CREATE", wanted))["allowed"]
+    garden.denied.add(("update", "shoots/binding"))
+    response = await ask(client, "/validate", "CREATE", wanted)
+    assert response["status"]["code"] == 403
+    assert "user alice may not update shoots/binding" in response["status"]["message"]
+
+
+async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client, garden):
+    """The seed that comes back is to find where it looks that the cluster is elsewhere."""
+    old = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    last = {"type": "Restore", "state": "Succeeded"}
+    old["status"] = {"seedName": "seed-1", "technicalID": "shoot--local--demo", "uid": "u-1", "lastOperation": last}
+    left = {"name": "source-shoot--local--demo--u-1", "namespace": old["metadata"]["namespace"]}
+    garden.objects.append(
+        {
+            "apiVersion": "core.gardener.cloud/v1beta1",
+            "kind": "BackupEntry",
+            "metadata": left,
+            "spec": {"bucketName": "uid-of-seed-3"},
+        }
+    )
+    response = await ask(client, "/validate", "UPDATE", changed(old, "spec.seedName", "seed-2"), old)
+    assert "wait until it is back" in response["status"]["message"]
+
+
+async def test_another_seed_is_judged_by_itself_where_nothing_was_begun(client, garden):
+    """Without a status nothing can be left anywhere."""
+    old = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    garden.objects.append(changed(SEED, "metadata.name", "seed-2"))
+    response = await ask(client, "/validate", "UPDATE", changed(old, "spec.seedName", "seed-2"), old)
+    assert "seed seed-2 is not ready" in response["status"]["message"]
+
+
+async def test_faults_of_the_object_are_invalid_and_of_its_surroundings_forbidden(client, garden):
+    bad = complete("spec.provider.workers.0.minimum", 7).to_wire()
+    assert (await ask(client, "/validate", "CREATE", bad))["status"]["code"] == 422
+    garden.objects.remove(BINDING)
+    response = await ask(client, "/validate", "CREATE", complete().to_wire())
+    assert response["status"]["code"] == 403
+    assert 'credentialsBindingName: Not found: "local"' in response["status"]["message"]
+
+
+async def test_an_object_that_breaks_its_schema_is_left_to_the_schema(client):
+    response = await ask(client, "/mutate", "CREATE", changed(SHOOT, "spec.provider.workers.0.minimum", "1"))
+    assert response == {"uid": "r-1", "allowed": True}
+
+
+async def test_a_spec_in_deletion_is_fixed_but_its_finalizers_are_not(client):
+    old = changed(complete().to_wire(), "metadata.deletionTimestamp", "2026-11-21T12:00:00Z")
+    old["metadata"]["finalizers"] = ["gardener"]
+    assert (await ask(client, "/validate", "UPDATE", changed(old, "metadata.finalizers", []), old))["allowed"]
+    response = await ask(client, "/validate", "UPDATE", changed(old, "spec.purpose", "testing"), old)
+    assert "is being deleted" in response["status"]["message"]
+
+
+async def test_an_annotation_is_written_though_surroundings_have_changed(client, garden):
+    """Retrying must be possible while something is broken."""
+    old = complete().to_wire()
+    garden.objects = []
+    new = changed(
+        old, "metadata.annotations", old["metadata"]["annotations"] | {"gardener.cloud/operation": "reconcile"}
+    )
+    assert (await ask(client, "/validate", "UPDATE", new, old))["allowed"]
+
+
+@pytest.mark.parametrize("kind", ["Shoot", "Project", "ShootState"])
+async def test_deletions_need_confirmation(client, kind):
+    subject = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": kind, "metadata": {"name": "x", "annotations": {}}}
+    response = await ask(client, "/validate", "DELETE", None, subject)
+    assert "confirmation.gardener.cloud/deletion=true" in response["status"]["message"]
+    subject["metadata"]["annotations"] = {"confirmation.gardener.cloud/deletion": "true"}
+    assert (await ask(client, "/validate", "DELETE", None, subject))["allowed"]
+
+
+async def test_a_seed_with_shoots_cannot_be_deleted(client, garden):
+    assert (await ask(client, "/validate", "DELETE", None, SEED))["allowed"]
+    garden.objects.append(changed(SHOOT, "spec.seedName", "seed-1"))
+    response = await ask(client, "/validate", "DELETE", None, SEED)
+    assert "garden-local/demo" in response["status"]["message"]
+
+
+async def test_a_binding_keeps_its_finalizer_while_shoots_use_it(client, garden):
+    """Its deletion may be asked for; nobody may cut it short."""
+    held = changed(BINDING, "metadata.finalizers", ["gardener"])
+    assert (await ask(client, "/validate", "UPDATE", BINDING, held))["allowed"]
+    garden.objects.append(SHOOT)
+    assert (await ask(client, "/validate", "DELETE", None, held))["allowed"]
+    response = await ask(client, "/validate", "UPDATE", BINDING, held)
+    assert "garden-local/demo" in response["status"]["message"]
+
+
+async def test_who_binds_a_secret_must_be_able_to_read_it(client, garden):
+    """A binding would be a way to use credentials that one may not see."""
+    assert (await ask(client, "/validate", "CREATE", BINDING))["allowed"]
+    garden.denied.add(("get", "secrets"))
+    response = await ask(client, "/validate", "CREATE", BINDING)
+    assert "user alice may not get Secret garden-local/local" in response["status"]["message"]
+    garden.objects.remove(SECRET)
+    assert "there is no such Secret" in (await ask(client, "/validate", "CREATE", BINDING))["status"]["message"]
+
+
+async def test_a_projects_namespace_goes_only_with_its_project(client, garden):
+    """Kubernetes would delete every Shoot and credential in it at once."""
+    labels = {"gardener.cloud/role": "project", "project.gardener.cloud/name": "local"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden-local", "labels": labels}}
+    response = await ask(client, "/validate", "DELETE", None, namespace)
+    assert "delete the Project instead" in response["status"]["message"]
+    going = changed(PROJECT, "metadata.deletionTimestamp", "2026-11-21T12:00:00Z")
+    garden.objects[garden.objects.index(PROJECT)] = going
+    assert (await ask(client, "/validate", "DELETE", None, namespace))["allowed"]
+    garden.objects.append(SHOOT)
+    response = await ask(client, "/validate", "DELETE", None, namespace)
+    assert "still has Shoots: garden-local/demo" in response["status"]["message"]
+
+
+async def test_a_binding_means_its_own_namespace(client):
+    short = changed(BINDING, "credentialsRef.namespace")
+    response = await ask(client, "/mutate", "CREATE", short)
+    assert patched(short, response)["credentialsRef"]["namespace"] == "garden-local"
+
+
+async def test_a_seed_whose_secrets_are_missing_is_refused(client, garden):
+    response = await ask(client, "/validate", "CREATE", SEED)
+    assert 'spec.dns.internal.credentialsRef: Not found: "garden/dns"' in response["status"]["message"]
+    garden.objects.append({"kind": "Secret", "metadata": {"name": "dns", "namespace": "garden"}})
+    assert (await ask(client, "/validate", "CREATE", SEED))["allowed"]
+
+
+OPERATION = "gardener.cloud/operation"
+
+
+def asking(operation):
+    return changed(SEED, "metadata.annotations", {OPERATION: operation} if operation else {})
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "said"),
+    [
+        ("", "reconcile", ""),
+        ("", "renew-kubeconfig", ""),
+        ("reconcile", "reconcile", ""),
+        ("", "renew-garden-access-secrets", "has no effect: extensions of a seed have no access to the garden"),
+        ("", "renew-workload-identity-tokens", "has no effect: no seed holds tokens"),
+        ("", "rotate-ca-start", 'supported values: "reconcile", "renew-kubeconfig"'),
+        ("reconcile", "renew-kubeconfig", "reconcile was requested before and is not done yet"),
+    ],
+)
+async def test_what_a_seed_can_be_asked_for(client, before, operation, said):
+    """Who asks for what nobody does would wait for ever."""
+    response = await ask(client, "/validate", "UPDATE", asking(operation), asking(before))
+    assert response["allowed"] is not bool(said)
+    assert said in response.get("status", {}).get("message", "")
+
+
+async def test_plain_text_of_an_internal_secret_is_encoded(client):
+    secret = {
+        "apiVersion": "core.gardener.cloud/v1beta1",
+        "kind": "InternalSecret",
+        "metadata": {"name": "x", "namespace": "garden-local"},
+        "data": {"a": "YQ=="},
+        "stringData": {"b": "b"},
+    }
+    stored = patched(secret, await ask(client, "/mutate", "CREATE", secret))
+    assert stored["data"] == {"a": "YQ==", "b": "Yg=="}
+    assert "stringData" not in stored
+
+
+def test_a_patch_touches_only_what_changed():
+    """Or field ownership and generation of everything else would suffer."""
+    before = {"metadata": {"name": "x", "labels": {"a": "1"}}, "spec": {"a": 1}, "status": {"s": 1}}
+    after = {"metadata": {"name": "x", "labels": {"a": "2"}}, "spec": {"a": 1}}
+    assert patch(before, after) == [
+        {"op": "add", "path": "/metadata/labels", "value": {"a": "2"}},
+        {"op": "remove", "path": "/status"},
+    ]
+    assert patch(before, before) == []
+
+
+def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
+    mutating, validating = webhook_configurations("https://198.18.0.1:9443", "Q0E=")
+    assert mutating["webhooks"][0]["rules"] == [
+        {
+            "apiGroups": ["core.gardener.cloud"],
+            "apiVersions": ["v1beta1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["shoots", "projects", "seeds", "secretbindings", "internalsecrets"],
+        },
+        {
+            "apiGroups": ["security.gardener.cloud"],
+            "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["credentialsbindings"],
+        },
+        {
+            "apiGroups": ["operations.gardener.cloud"],
+            "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["bastions"],
+        },
+    ]
+    assert [
+        (each["name"], each["rules"][0]["resources"], each["rules"][0]["operations"])
+        for each in validating["webhooks"][:2]
+    ] == [
+        (
+            "validate.admission.gardener.cloud",
+            ["shoots", "projects", "seeds", "cloudprofiles", "secretbindings", "shootstates", "backupbuckets"],
+            ["CREATE", "UPDATE", "DELETE"],
+        ),
+        ("project-namespaces.admission.gardener.cloud", ["namespaces"], ["DELETE"]),
+    ]
+
+
+def test_the_configurations_fail_closed_and_are_quick():
+    mutating, validating = webhook_configurations("https://198.18.0.1:9443", "Q0E=")
+    assert mutating["webhooks"][0]["clientConfig"] == {"url": "https://198.18.0.1:9443/mutate", "caBundle": "Q0E="}
+    assert "DELETE" in validating["webhooks"][0]["rules"][0]["operations"]
+    assert {each["webhooks"][0]["failurePolicy"] for each in (mutating, validating)} == {"Fail"}
+
+
+def test_whole_numbers_are_written_without_a_fraction():
+    """The API server takes -1.0 for another value than the -1 it has stored, and raises the generation."""
+    [change] = patch({}, {"spec": {"rates": [-1.0, 0.5], "nested": {"limit": 2.0}}})
+
+    assert json.dumps(change["value"]) == '{"rates": [-1, 0.5], "nested": {"limit": 2}}'
+
+
+async def test_repairing_an_operation_needs_a_right_of_its_own(client, garden):
+    """Who skips a task decides that the cluster is well without it; owners cannot know that."""
+    stored = complete(bound=True).to_wire()
+    wanted = complete(bound=True).to_wire()
+    wanted["metadata"]["annotations"]["repair.shoot.gardener.cloud/skip"] = "wait_worker:it is broken"
+    assert (await ask(client, "/validate", "UPDATE", wanted, stored))["allowed"]
+    garden.denied.add(("repair", "shoots"))
+    response = await ask(client, "/validate", "UPDATE", wanted, stored)
+    assert response["status"]["code"] == 403
+    assert "user alice may not repair shoots; operators may" in response["status"]["message"]
+    assert (await ask(client, "/validate", "UPDATE", wanted, wanted))["allowed"], "it is there already"
+    assert (await ask(client, "/validate", "UPDATE", stored, wanted))["allowed"], "taking it away repairs nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("skip", "wait_worker", "must have the form TASK:REASON"),
+        ("skip", "wait_worker:", "skip needs a reason"),
+        ("reset", ":because", "reset needs the name of a task"),
+        ("cancel", "", "cancel needs a reason"),
+        ("provide", "wait_worker:ok", 'must have the form {"task"'),
+    ],
+)
+async def test_repairs_that_say_too_little_are_refused(client, name, text, fault):
+    stored, wanted = complete(bound=True).to_wire(), complete(bound=True).to_wire()
+    wanted["metadata"]["annotations"][f"repair.shoot.gardener.cloud/{name}"] = text
+    response = await ask(client, "/validate", "UPDATE", wanted, stored)
+    assert response["status"]["code"] == 422
+    assert f"metadata.annotations[repair.shoot.gardener.cloud/{name}]" in response["status"]["message"]
+    assert fault in response["status"]["message"]

@@ -1,0 +1,547 @@
+"""Handlers for each kind: they read the objects that a decision depends on, then call pure functions."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from api import resources
+from api.bastions.v1alpha1.bastion import Bastion
+from api.constants import (
+    AUTHENTICATION_ISSUER,
+    CONTROL_PLANE_MIGRATION,
+    FINALIZER,
+    GARDEN_NAMESPACE,
+    MIGRATION_BAD_CASE,
+    PROJECT_NAME,
+    REPAIR_VERB,
+    SECURITY,
+    SEED_NAME_PREFIX,
+    SEED_PROVIDER,
+    SEED_REGION,
+    SHOOT_EXPIRATION_TIMESTAMP,
+)
+from api.core.v1beta1.cloud_profile import CloudProfile
+from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.project import Project
+from api.core.v1beta1.secret_binding import SecretBinding
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.decisions import alerting
+from api.decisions.credentials import BINDINGS, Binding
+from api.decisions.issuer import MANAGED, SELECTOR, is_managed
+from api.decisions.lifetime import lifetime
+from api.defaulting.bastion import default_bastion
+from api.defaulting.project import default_project
+from api.defaulting.shoot import Surroundings, default_shoot
+from api.meta import KubeObject
+from api.names import backup_entry_names
+from api.resources import Resource
+from api.security.v1alpha1.credentials_binding import CredentialsBinding
+from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
+from api.validation.binding import check_move, check_while_moving, is_moving
+from api.validation.field import Faults
+from api.validation.garden import (
+    check_cloud_profile,
+    check_cloud_profile_change,
+    check_project,
+    check_seed,
+    check_seed_change,
+    check_seed_domains,
+    check_seed_operation,
+    check_seed_unused,
+)
+from api.validation.operations import (
+    check_deletion_confirmed,
+    check_expiration,
+    check_finalizer_kept,
+    check_operations,
+    check_repairs,
+    new_repairs,
+)
+from api.validation.references import World, check_references, references
+from api.validation.shoot import check_shoot
+from api.validation.warnings import warnings
+from workers.admission.projects import control_plane, project_of
+from workers.admission.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from workers.admission.seed_writes import seed_credentials
+
+Mutate = Callable[[Review, Garden], Awaitable[Object]]
+"""Returns the object that the API server is to store."""
+Validate = Callable[[Review, Garden], Awaitable[list[str]]]
+"""Returns warnings; raises Refusal."""
+
+_BINDING = replace(resources.SHOOT, plural="shoots/binding")
+
+
+# Shoot
+
+
+async def mutate_shoot(review: Review, garden: Garden) -> Object:
+    shoot, old = review.models(Shoot)
+    around = Surroundings(
+        profile=await _profile(shoot, garden),
+        seed=await _seed(shoot.spec.seed_name, garden),
+        project=await _project_of(review.namespace, garden),
+        user=review.user.name,
+        now=datetime.now(UTC),
+        random=random.Random(),
+    )
+    default_shoot(shoot, old, around)
+    return shoot.to_wire()
+
+
+async def validate_shoot(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
+        doomed = review.old or {}
+        if "spec" in doomed and is_moving(Shoot.of(doomed)):
+            raise Refusal.forbidden(review, f"its control plane moves to {doomed['spec']['seedName']}: wait for that")
+        return []
+    shoot, old = review.models(Shoot)
+    refuse_invalid(review, check_operations(shoot, old))
+    await _check_repairs(review, shoot, old, garden)
+    if old is not None:
+        refuse_forbidden(review, check_finalizer_kept(shoot, old))
+    if shoot.metadata.annotations.get(SHOOT_EXPIRATION_TIMESTAMP):
+        allowed = lifetime(await _quotas_of(shoot, garden))
+        refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
+    await _check_bad_case(review, shoot, old, garden)
+    await _check_issuer(review, shoot, old, garden)
+    if not review.spec_changed:
+        return []
+    if review.deleting:
+        raise Refusal.forbidden(review, "spec: the Shoot is being deleted, its spec cannot be changed")
+    if old is not None and is_moving(old):
+        await _check_move_undisturbed(review, shoot, old, garden)
+    project = await _project_of(review.namespace, garden)
+    refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
+    await _check_seed_choice(review, shoot, old, garden)
+    world = await _world(shoot, project, garden)
+    refuse_forbidden(review, check_references(shoot, old, world))
+    mails = not alerting.receivers(shoot.to_wire()) or bool(
+        alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
+    )
+    return warnings(shoot, world.profile, world.now, mails=mails)
+
+
+async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A managed issuer stays as long as the cluster exists, because third parties trust the cluster's tokens by it."""
+    text, managed = f"metadata.annotations[{AUTHENTICATION_ISSUER}]", is_managed(shoot.metadata.annotations)
+    before = old is not None and is_managed(old.metadata.annotations)
+    if before and not managed:
+        raise Refusal.forbidden(review, f"{text}: must stay {MANAGED}: others know the cluster's tokens by it")
+    server = shoot.spec.kubernetes.kube_api_server
+    accounts = server.service_account_config if server else None
+    if managed and accounts and accounts.issuer:
+        raise Refusal.forbidden(
+            review, f"{text}: excludes spec.kubernetes.kubeAPIServer.serviceAccountConfig.issuer: take one of them out"
+        )
+    if managed and not before and not await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=SELECTOR):
+        raise Refusal.forbidden(
+            review, f"{text}: this garden has no managed issuer: an operator can set one up (a Secret with {SELECTOR})"
+        )
+
+
+async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A user who repairs operations needs a verb of its own on Shoots, which no other request uses."""
+    if not (names := new_repairs(shoot, old)):
+        return
+    if not await garden.allowed(review.user, REPAIR_VERB, resources.SHOOT, review.namespace, review.name):
+        raise Refusal.forbidden(
+            review,
+            f"metadata.annotations[{names[0]}]: user {review.user.name} may not {REPAIR_VERB} shoots; operators may",
+        )
+    refuse_invalid(review, check_repairs(shoot, names))
+
+
+async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A user who sets ``spec.seedName`` needs the right to update shoots/binding."""
+    before = old.spec.seed_name if old else None
+    if shoot.spec.seed_name == before:
+        return
+    if not await garden.allowed(review.user, "update", _BINDING, review.namespace, review.name):
+        raise Refusal.forbidden(
+            review, f"spec.seedName: user {review.user.name} may not update shoots/binding; the scheduler chooses seeds"
+        )
+    if old is not None and before is not None and not is_moving(old):
+        source, destination = await _seed(before, garden), await _seed(shoot.spec.seed_name, garden)
+        await _check_nothing_left_behind(review, old, garden)
+        refuse_forbidden(review, check_move(shoot, old, source, destination))
+
+
+async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden) -> None:
+    """A Shoot cannot move while its BackupEntry for the source of an earlier move exists.
+
+    A lost seed that comes back learns from this BackupEntry that the control plane has moved.
+    """
+    at_source, _ = await _backup_entry_names(old, garden)
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace)
+    if entry is None:
+        return
+    raise Refusal.forbidden(
+        review,
+        f"spec.seedName: the lost seed that it was taken from (bucket {entry['spec']['bucketName']}) has not cleaned "
+        "up what it has of it: wait until it is back and has; if it never comes back, delete BackupEntry "
+        f"{entry['metadata']['name']}",
+    )
+
+
+async def _backup_entry_names(shoot: Shoot, garden: Garden) -> tuple[str, str]:
+    wire = shoot.to_wire()
+    return backup_entry_names(await control_plane(wire, garden) or "", wire["metadata"].get("uid") or "")
+
+
+async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A user who declares a seed lost needs a right: if the seed still serves, two seeds would serve one cluster."""
+    said = shoot.metadata.annotations.get(CONTROL_PLANE_MIGRATION)
+    if said is None or (old is not None and old.metadata.annotations.get(CONTROL_PLANE_MIGRATION) == said):
+        return
+    text = f"metadata.annotations[{CONTROL_PLANE_MIGRATION}]"
+    if said != MIGRATION_BAD_CASE:
+        raise Refusal.forbidden(review, f"{text}: must be {MIGRATION_BAD_CASE}")
+    home = shoot.status.seed_name if shoot.status else None
+    if not home or home == shoot.spec.seed_name:
+        raise Refusal.forbidden(review, f"{text}: the control plane does not move; name another seed in spec.seedName")
+    if not await garden.allowed(review.user, "update", _BINDING, review.namespace, review.name):
+        raise Refusal.forbidden(review, f"{text}: user {review.user.name} may not update shoots/binding")
+
+
+async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
+    """The spec must not change during a move. The owner may abort the move until the destination has begun."""
+    # The destination begins its preparation with a BackupEntry for the source's bucket.
+    at_source, own = await _backup_entry_names(old, garden)
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace) or await garden.find(
+        resources.CORE_BACKUP_ENTRY, own, review.namespace
+    )
+    backups_at = ((entry or {}).get("spec") or {}).get("seedName")
+    refuse_forbidden(review, check_while_moving(shoot, old, backups_at))
+
+
+async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World:
+    missing = [each for each in references(shoot) if not await garden.find(each.resource, each.name, each.namespace)]
+    seed_name = shoot.spec.seed_name
+    shoots = [each for each in await garden.list(resources.SHOOT) if each["metadata"].get("uid") != shoot.metadata.uid]
+    seeds = [Seed.of(each) for each in await garden.list(resources.SEED)]
+    return World(
+        project=project,
+        profile=await _profile(shoot, garden),
+        seed=await _seed(seed_name, garden),
+        shoots_on_seed=sum(1 for each in shoots if each["spec"].get("seedName") == seed_name),
+        registrations=tuple(
+            ControllerRegistration.of(each) for each in await garden.list(resources.CONTROLLER_REGISTRATION)
+        ),
+        binding_provider=await _binding_provider(shoot, garden),
+        missing=tuple(missing),
+        now=datetime.now(UTC),
+        default_domains=frozenset(domain.domain for seed in seeds for domain in seed.spec.dns.defaults or []),
+        other_domains=_domains(shoots),
+        seeds=tuple(seeds),
+    )
+
+
+def _domains(shoots: Iterable[Object]) -> dict[str, str]:
+    """Domains of Shoots, by ``namespace/name``."""
+    return {_name(each): domain for each in shoots if (domain := (each["spec"].get("dns") or {}).get("domain"))}
+
+
+async def _binding(shoot: Shoot, garden: Garden) -> Object | None:
+    spec, namespace = shoot.spec, shoot.metadata.namespace
+    if spec.credentials_binding_name:
+        return await garden.find(resources.CREDENTIALS_BINDING, spec.credentials_binding_name, namespace)
+    if spec.secret_binding_name:
+        return await garden.find(resources.SECRET_BINDING, spec.secret_binding_name, namespace)
+    return None
+
+
+async def _binding_provider(shoot: Shoot, garden: Garden) -> str | None:
+    provider: str | None = ((await _binding(shoot, garden) or {}).get("provider") or {}).get("type")
+    return provider
+
+
+async def _quotas_of(shoot: Shoot, garden: Garden) -> list[Object]:
+    references = (await _binding(shoot, garden) or {}).get("quotas") or []
+    found = [
+        await garden.find(resources.QUOTA, each["name"], each.get("namespace") or shoot.metadata.namespace)
+        for each in references
+    ]
+    return [each for each in found if each is not None]
+
+
+async def _profile(shoot: Shoot, garden: Garden) -> CloudProfile | None:
+    reference = shoot.spec.cloud_profile
+    name = reference.name if reference else shoot.spec.cloud_profile_name
+    if name is None or (reference is not None and reference.kind != "CloudProfile"):
+        return None
+    found = await garden.find(resources.CLOUD_PROFILE, name)
+    return CloudProfile.of(found) if found else None
+
+
+async def _seed(name: str | None, garden: Garden) -> Seed | None:
+    found = await garden.find(resources.SEED, name) if name else None
+    return Seed.of(found) if found else None
+
+
+async def _project_of(namespace: str, garden: Garden) -> Project | None:
+    found = await project_of(namespace, garden)
+    return Project.of(found) if found else None
+
+
+# CloudProfile, Seed, Project
+
+
+async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
+    now = datetime.now(UTC)
+    if review.operation == "DELETE":
+        return []  # a finalizer keeps the CloudProfile while Shoots use it
+    profile, old = review.models(CloudProfile)
+    if not review.spec_changed or review.deleting:
+        return []
+    refuse_invalid(review, check_cloud_profile(profile, now))
+    if old is not None:
+        shoots = await _shoots(garden, lambda spec: (spec.get("cloudProfile") or {}).get("name") == review.name)
+        faults = check_cloud_profile_change(profile, old, [Shoot.of(each) for each in shoots], now)
+        refuse_forbidden(review, faults)
+    return []
+
+
+async def mutate_seed(review: Review, garden: Garden) -> Object:
+    seed, _ = review.models(Seed)
+    labels = {
+        f"{SEED_NAME_PREFIX}{seed.metadata.name}": "true",
+        SEED_PROVIDER: seed.spec.provider.type,
+        SEED_REGION: seed.spec.provider.region,
+    }
+    if not labels.items() <= seed.metadata.labels.items():
+        seed.metadata.labels = seed.metadata.labels | labels
+    return seed.to_wire()
+
+
+async def validate_seed(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        entries = [
+            each
+            for each in await garden.list(resources.CORE_BACKUP_ENTRY)
+            if each["spec"].get("seedName") == review.name
+        ]
+        shoots = await _shoots_on(review.name, garden)
+        refuse_forbidden(review, check_seed_unused(review.name, shoots, [_name(each) for each in entries]))
+        return []
+    seed, old = review.models(Seed)
+    refuse_invalid(review, check_seed_operation(seed, old))
+    if not review.spec_changed or review.deleting:
+        return []
+    refuse_invalid(review, check_seed(seed))
+    refuse_forbidden(review, check_seed_domains(seed, old, _domains(await garden.list(resources.SHOOT))))
+    if old is not None:
+        refuse_forbidden(review, check_seed_change(seed, old, await _shoots_on(review.name, garden)))
+    refuse_forbidden(review, await _missing_seed_references(seed, garden))
+    return []
+
+
+async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
+    faults = Faults()
+    for path, reference in seed_credentials(seed):
+        if reference.kind in (None, "Secret") and not await garden.find(
+            resources.SECRET, reference.name or "", reference.namespace
+        ):
+            faults.not_found(path, f"{reference.namespace}/{reference.name}", "there is no such Secret")
+    return faults
+
+
+async def _shoots(garden: Garden, wanted: Callable[[dict[str, Any]], bool]) -> list[Object]:
+    return [each for each in await garden.list(resources.SHOOT) if wanted(each["spec"])]
+
+
+async def _shoots_on(seed: str, garden: Garden) -> list[str]:
+    return [
+        _name(each)
+        for each in await garden.list(resources.SHOOT)
+        if seed in (each["spec"].get("seedName"), (each.get("status") or {}).get("seedName"))
+    ]
+
+
+def _name(obj: Object) -> str:
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+async def mutate_project(review: Review, garden: Garden) -> Object:
+    project, old = review.models(Project)
+    default_project(project, old, review.user.name)
+    return project.to_wire()
+
+
+async def validate_project(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
+        return []
+    project, old = review.models(Project)
+    if not review.spec_changed or review.deleting:
+        return []
+    others = [Project.of(each) for each in await garden.list(resources.PROJECT)]
+    refuse_invalid(review, check_project(project, others))
+    if old is not None and old.spec.owner is not None and project.spec.owner is None:
+        raise Refusal.forbidden(review, "spec.owner: cannot be removed")
+    return []
+
+
+async def validate_project_namespace(review: Review, garden: Garden) -> list[str]:
+    """The namespace of a Project is deleted with the Project, after its Shoots."""
+    labels = (review.old or {}).get("metadata", {}).get("labels") or {}
+    project = await garden.find(resources.PROJECT, labels.get(PROJECT_NAME, ""))
+    if project is None or project.get("spec", {}).get("namespace") != review.name:
+        return []
+    if "deletionTimestamp" not in project["metadata"]:
+        name = project["metadata"]["name"]
+        raise Refusal.forbidden(review, f"it belongs to Project {name}; delete the Project instead")
+    shoots = [each for each in await garden.list(resources.SHOOT) if each["metadata"]["namespace"] == review.name]
+    if shoots:
+        raise Refusal.forbidden(review, f"it still has Shoots: {', '.join(map(_name, shoots[:5]))}")
+    return []
+
+
+# Bindings and the rest
+
+
+async def mutate_binding(review: Review, garden: Garden) -> Object:
+    """Set the binding's namespace in references without a namespace."""
+    obj = dict(review.object or {})
+    for field in ("secretRef", "credentialsRef"):
+        if field in obj and not obj[field].get("namespace"):
+            obj[field] = {**obj[field], "namespace": review.namespace}
+    if obj.get("quotas"):
+        obj["quotas"] = [
+            each if each.get("namespace") else {**each, "namespace": review.namespace} for each in obj["quotas"]
+        ]
+    return obj
+
+
+async def validate_binding(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "UPDATE" and _finalizer_dropped(review):
+        field = _binding_kind(review).shoot_field
+        users = [
+            each
+            for each in await _shoots(garden, lambda spec: spec.get(field) == review.name)
+            if each["metadata"]["namespace"] == review.namespace
+        ]
+        if users:
+            raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
+        return []
+    if review.operation == "CREATE":
+        model: type[KubeObject] = CredentialsBinding if review.group == SECURITY else SecretBinding
+        await _check_bound(review, review.models(model)[0], garden)
+    return []
+
+
+def _binding_kind(review: Review) -> Binding:
+    return BINDINGS[resources.CREDENTIALS_BINDING if review.group == SECURITY else resources.SECRET_BINDING]
+
+
+def _finalizer_dropped(review: Review) -> bool:
+    before, after = ((each or {}).get("metadata", {}).get("finalizers") or [] for each in (review.old, review.object))
+    return FINALIZER in before and FINALIZER not in after
+
+
+async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> None:
+    """The author of a binding must be allowed to read the objects that it names."""
+    wire, kind = binding.to_wire(), _binding_kind(review)
+    path, credentials = kind.credentials_field, kind.credentials(wire)
+    try:
+        resource = resources.resource_of(credentials.api_version, credentials.kind)
+    except KeyError:
+        kinds = (
+            "v1 Secret, core.gardener.cloud/v1beta1 InternalSecret, security.gardener.cloud/v1alpha1 WorkloadIdentity"
+        )
+        raise Refusal.forbidden(review, f"{path}: {credentials.kind} is none of {kinds}") from None
+    bound = [(path, resource, credentials.namespace, credentials.name)]
+    for index, each in enumerate(wire.get("quotas") or []):
+        bound.append((f"quotas[{index}]", resources.QUOTA, each["namespace"], each["name"]))
+    for path, resource, namespace, name in bound:
+        where = f"{namespace}/{name}"
+        if not await garden.find(resource, name, namespace):
+            raise Refusal.forbidden(review, f'{path}: Not found: "{where}": there is no such {resource.kind}')
+        if not await garden.allowed(review.user, "get", resource, namespace, name):
+            raise Refusal.forbidden(review, f"{path}: user {review.user.name} may not get {resource.kind} {where}")
+
+
+async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
+    """Move ``stringData``, which is write-only, to ``data``."""
+    obj = dict(review.object or {})
+    plain = obj.pop("stringData", None) or {}
+    if plain:
+        encoded = {key: b64encode(value.encode()).decode() for key, value in plain.items()}
+        obj["data"] = (obj.get("data") or {}) | encoded
+    return obj
+
+
+async def validate_shoot_state(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
+    return []
+
+
+async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        entries = await garden.list(resources.CORE_BACKUP_ENTRY)
+        users = [each for each in entries if each["spec"]["bucketName"] == review.name]
+        if users:
+            raise Refusal.forbidden(review, f"it holds BackupEntries: {', '.join(map(_name, users[:5]))}")
+    return []
+
+
+# Bastion
+
+
+async def mutate_bastion(review: Review, garden: Garden) -> Object:
+    bastion, old = review.models(Bastion)
+    default_bastion(bastion, old, await _bastion_shoot(bastion, review, garden), review.user.name)
+    return bastion.to_wire()
+
+
+async def validate_bastion(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE" or review.deleting:
+        return []
+    bastion, old = review.models(Bastion)
+    if old is not None:
+        refuse_invalid(review, check_bastion_change(bastion, old))
+    if review.spec_changed:
+        refuse_invalid(review, check_bastion(bastion))
+    if old is None:
+        refuse_forbidden(review, check_bastion_shoot(bastion, await _bastion_shoot(bastion, review, garden)))
+        registrations = await garden.list(resources.CONTROLLER_REGISTRATION)
+        refuse_forbidden(review, check_bastion_provider(bastion, registrations))
+    return []
+
+
+async def _bastion_shoot(bastion: Bastion, review: Review, garden: Garden) -> Object | None:
+    return await garden.find(resources.SHOOT, bastion.spec.shoot_ref.name, review.namespace)
+
+
+MUTATORS: dict[Resource, Mutate] = {
+    resources.SHOOT: mutate_shoot,
+    resources.PROJECT: mutate_project,
+    resources.SEED: mutate_seed,
+    resources.SECRET_BINDING: mutate_binding,
+    resources.INTERNAL_SECRET: mutate_internal_secret,
+    resources.CREDENTIALS_BINDING: mutate_binding,
+    resources.OPERATIONS_BASTION: mutate_bastion,
+}
+"""Handlers of creations and updates, which set defaults. The webhook rules are made from these tables."""
+VALIDATORS: dict[Resource, Validate] = {
+    resources.SHOOT: validate_shoot,
+    resources.PROJECT: validate_project,
+    resources.SEED: validate_seed,
+    resources.CLOUD_PROFILE: validate_cloud_profile,
+    resources.SECRET_BINDING: validate_binding,
+    resources.SHOOT_STATE: validate_shoot_state,
+    resources.CORE_BACKUP_BUCKET: validate_backup_bucket,
+    resources.CREDENTIALS_BINDING: validate_binding,
+    resources.OPERATIONS_BASTION: validate_bastion,
+}
+"""Handlers of creations, updates and deletions."""
+DELETION_VALIDATORS: dict[Resource, Validate] = {resources.NAMESPACE: validate_project_namespace}
+"""Handlers of deletions only; of namespaces, only those of Projects."""

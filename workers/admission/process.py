@@ -1,0 +1,254 @@
+"""The admission server of the garden: a process that answers the API server's webhooks."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from prometheus_client import Gauge
+from pydantic import Field, model_validator
+
+from api import resources
+from api.constants import GARDEN_NAMESPACE, SEEDS_GROUP
+from api.model import ApiModel
+from api.resources import Resource
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError
+from workers.admission import seed_authorizer, webhook_clients
+from workers.admission.app import application
+from workers.admission.authority import CLIENT, SharedAuthority
+from workers.admission.certificates import AdmissionCertificates, OwnCertificates
+from workers.lib.access import User, may
+from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.lib.serving import ClientsFile, ServingCertificate, ShownCertificate
+
+log = logging.getLogger(__name__)
+
+_CACHED = (
+    resources.SHOOT,
+    resources.SEED,
+    resources.PROJECT,
+    resources.CLOUD_PROFILE,
+    resources.CONTROLLER_REGISTRATION,
+    resources.CREDENTIALS_BINDING,
+    resources.SECRET_BINDING,
+    resources.CORE_BACKUP_ENTRY,
+)
+_SYNC_SECONDS = 5.0
+_MASTERS = "system:masters"
+_ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
+"""User whose name is not that of a seed: the seed authorizer has no opinion on it, so roles alone decide."""
+_LOOK_AT_GARDENLETS_SECONDS = 60.0
+
+UNRESTRICTED = Gauge("gardener_gardenlets_unrestricted", "1 while gardenlets may read every Secret of the garden.")
+
+
+class WebhookServer(ApiModel):
+    address: str
+    port: int = 9443
+    certificate_file: Path | None = None
+    """File that is read again when it changes. The webhooks must trust its authority; the setup job configures that."""
+    private_key_file: Path | None = None
+
+
+class AuthorizerServer(ApiModel):
+    address: str
+    port: int = 9444
+    url: str | None = None
+    """URL at which the garden's API server reaches this port, like ``https://admission.example.org:9444``. Admission
+    makes and renews a certificate for that host, signed by the authority in Secret ``gardener-admission-authority``."""
+    certificate_file: Path | None = None
+    """File with the certificate, in place of ``url``. Admission reads it again when it changes. The API server reads
+    the certificate's authority from a file of its own."""
+    private_key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        files = (self.certificate_file, self.private_key_file)
+        if self.url is not None and files != (None, None):
+            raise ValueError("url and certificateFile exclude each other")
+        if self.url is None and None in files:
+            raise ValueError("either url, or certificateFile and privateKeyFile are needed")
+        return self
+
+
+class ClientAuthentication(ApiModel):
+    """Certificates that clients of both ports must show."""
+
+    ca_file: Path | None = None
+    """PEM file of the authorities of these certificates, read again when it changes. None: the authority in Secret
+    ``gardener-admission-authority``."""
+    common_names: tuple[str, ...] = Field(default=(CLIENT,), min_length=1)
+    """A client's certificate must have exactly one of these as its common name."""
+
+
+class AdmissionConfig(ApiModel):
+    garden_client_connection: ClientConnection
+    server: WebhookServer
+    seed_authorizer: AuthorizerServer | None = None
+    """None: the garden's API server does not ask admission what gardenlets may do."""
+    certificates: OwnCertificates | None = None
+    """Set in place of files: admission makes and renews its certificate, and configures the webhooks to trust it."""
+    client_authentication: ClientAuthentication | None = None
+    """None: admission answers every client that reaches its ports."""
+    reviews_at_once: int = Field(default=32, ge=1)
+    """Maximum number of concurrent calls at each of the two ports. Further calls wait for 1 s and then get status
+    429."""
+    health: HealthConfig = HealthConfig()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        files = (self.server.certificate_file, self.server.private_key_file)
+        if self.certificates is not None and files != (None, None):
+            raise ValueError("certificates and server.certificateFile exclude each other")
+        if self.certificates is None and None in files:
+            raise ValueError("either certificates, or server.certificateFile and server.privateKeyFile are needed")
+        return self
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM."""
+    config = load_config(AdmissionConfig, config_path)
+    client = kube_client(config.garden_client_connection)
+    caches = Caches(client)
+    health = Health()
+    health_runner = await health.serve(config.health)
+    garden = CachedGarden(client, caches)
+    try:
+        certificates = Certificates(config, client)
+        async with serving(config, certificates, application(garden), seed_authorizer.application(garden, client)):
+            await run_until_signal(
+                _become_ready(caches, health, certificates.ready), watch_gardenlets(garden), *certificates.work
+            )
+    finally:
+        await health_runner.cleanup()
+        await caches.close()
+        await client.close()
+
+
+@asynccontextmanager
+async def serving(
+    config: AdmissionConfig, certificates: "Certificates", webhooks: web.Application, authorizer: web.Application
+) -> AsyncIterator[None]:
+    """Serve both ports. The configuration says which clients are answered, and how many calls at once."""
+    runners: list[web.AppRunner] = []
+
+    async def serve(routes: web.Application, server: WebhookServer | AuthorizerServer, shown: ShownCertificate) -> None:
+        if config.client_authentication is not None:
+            routes.middlewares.append(webhook_clients.only(config.client_authentication.common_names))
+        routes.middlewares.append(webhook_clients.at_once(config.reviews_at_once))
+        runners.append(runner := web.AppRunner(routes, access_log=None, keepalive_timeout=300))
+        await runner.setup()
+        await web.TCPSite(runner, server.address, server.port, ssl_context=shown.context).start()
+
+    try:
+        await serve(webhooks, config.server, certificates.webhooks)
+        if config.seed_authorizer is not None and certificates.authorizer is not None:
+            await serve(authorizer, config.seed_authorizer, certificates.authorizer)
+        yield
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+class Certificates:
+    """Server certificates and client authorities of both ports, and the tasks that keep them up to date."""
+
+    def __init__(self, config: AdmissionConfig, client: KubeClient) -> None:
+        """Raises OSError or ssl.SSLError if a file that the configuration names cannot be used."""
+        self.work: list[Coroutine[Any, Any, None]] = []
+        self.ready: list[asyncio.Event] = []
+        """Events that are set once the certificates that admission makes itself are served and trusted."""
+        clients, authorizer = config.client_authentication, config.seed_authorizer
+        self._clients_show = ssl.CERT_REQUIRED if clients is not None else ssl.CERT_NONE
+        self.webhooks = self._of_files(config.server)
+        if config.certificates is not None:
+            keeper = AdmissionCertificates(client, config.certificates, self.webhooks)
+            self._keep(keeper.run(), keeper.ready)
+        self.authorizer = self._of_files(authorizer) if authorizer is not None else None
+        accepting = [each for each in (self.webhooks, self.authorizer) if each is not None]
+        shared = SharedAuthority(
+            client,
+            host=(authorizer and authorizer.url and urlsplit(authorizer.url).hostname) or "",
+            shown=self.authorizer if authorizer is not None and authorizer.url else None,
+            accepting=accepting if clients is not None and clients.ca_file is None else [],
+        )
+        if shared.needed:
+            self._keep(shared.run(), shared.ready)
+        if clients is not None and clients.ca_file is not None:
+            self.work.append(ClientsFile(clients.ca_file, *accepting).follow())
+
+    def _of_files(self, server: WebhookServer | AuthorizerServer) -> ShownCertificate:
+        """The certificate in files. If the configuration names no files: a ``ShownCertificate`` without content yet."""
+        if server.certificate_file is None or server.private_key_file is None:
+            return ShownCertificate(clients_show=self._clients_show)
+        files = ServingCertificate(server.certificate_file, server.private_key_file, clients_show=self._clients_show)
+        self.work.append(files.follow())
+        return files
+
+    def _keep(self, work: Coroutine[Any, Any, None], ready: asyncio.Event) -> None:
+        self.work.append(work)
+        self.ready.append(ready)
+
+
+async def _become_ready(caches: Caches, health: Health, certificates: Sequence[asyncio.Event]) -> None:
+    await asyncio.gather(
+        *(each.wait() for each in certificates), *(caches.of(resource).synced() for resource in _CACHED)
+    )
+    health.ready = True
+    log.info("answering admission reviews")
+    await asyncio.Event().wait()
+
+
+class Authorizer(Protocol):
+    """Checks what users may do in the garden; the garden's API server decides."""
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str, /) -> bool: ...
+
+
+async def watch_gardenlets(garden: Authorizer) -> None:
+    """Measure whether gardenlets may read any Secret of the garden, for the alert GardenletsUnrestricted."""
+    while True:
+        try:
+            unrestricted = await garden.allowed(_ANY_GARDENLET, "get", resources.SECRET, GARDEN_NAMESPACE, "any")
+        except ApiError as error:
+            log.warning("cannot ask what gardenlets may do: %s", error)
+        else:
+            UNRESTRICTED.set(unrestricted)
+            if unrestricted:
+                log.warning("gardenlets may read every Secret of the garden: see docs/operations/install.md")
+        await asyncio.sleep(_LOOK_AT_GARDENLETS_SECONDS)
+
+
+class CachedGarden:
+    """Reads the garden from caches. An object that a cache does not hold may be newer than the cache, so it is read
+    from the API server."""
+
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        if resource in _CACHED:
+            found = self._caches.of(resource).get(name, namespace)
+            if found is not None:
+                return found
+        return await self._client.find(resource, name, namespace)
+
+    async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+        if labels:
+            return await self._client.list(resource, namespace, labels=labels)
+        cache = self._caches.of(resource)
+        await asyncio.wait_for(cache.synced(), _SYNC_SECONDS)
+        return cache.list(namespace)
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
+        if _MASTERS in user.groups:
+            return True
+        return await may(self._client, user, verb, resource, namespace or "", name)

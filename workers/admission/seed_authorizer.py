@@ -1,0 +1,408 @@
+"""The seed authorizer: gardenlets may read objects that their Seed needs, and write objects that belong to it.
+
+The garden's API server calls it for each request of a gardenlet, by a webhook of its AuthorizationConfiguration. The
+answer is "allowed" or "no opinion". After "no opinion" RBAC decides, and gardenlets have no role there. A Shoot is at
+home in the seed that hosts its control plane, and in the seed that the control plane moves to. So a seed cannot write
+to a Shoot that has moved away from it.
+
+Gardenlets write by server-side apply, so names are known before an object exists. Requests for an object that does not
+exist yet are refused, too: otherwise a gardenlet could repeat the request, and read the object as soon as it is
+created. Source: spec/api-core.md 11.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import Histogram
+
+from api import resources
+from api.constants import (
+    ADMISSION_AUTHORITY,
+    ADMISSION_WEBHOOK_AUTHORITY,
+    GARDEN_NAMESPACE,
+    SEED_LEASE_NAMESPACE,
+    SEED_USER_PREFIX,
+    SEEDS_GROUP,
+    SHOOT_ISSUER_NAMESPACE,
+)
+from api.core.v1beta1.shoot import Shoot
+from api.decisions import alerting, issuer
+from api.decisions.credentials import binding_of
+from api.names import backup_entry_names, issued_kubeconfigs
+from api.resources import Resource
+from api.validation.references import references
+from workers.admission.projects import Lookup, control_plane
+from workers.admission.seed_writes import homes, is_labelled, seed_label
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+PATH = "/authorize-seeds"
+
+SECONDS = Histogram(
+    "gardener_seed_authorizer_seconds",
+    "Time to say whether a gardenlet may do something.",
+    ["resource", "allowed"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1, 3),
+)
+
+PUBLISHED = {
+    resources.SECRET: ("monitoring", "ssh-keypair", "ssh-keypair.old"),
+    resources.INTERNAL_SECRET: ("ca-client",),
+    resources.CONFIG_MAP: ("ca-cluster", "ca-kubelet"),
+}
+"""Suffixes of objects of a Shoot in the Project's namespace, which are called ``<shoot>.<suffix>``, by kind."""
+RECORDED = issued_kubeconfigs("").removeprefix(".")
+"""Suffix of the ConfigMap that users write when they issue kubeconfigs, and gardenlets read."""
+
+_APPLY = ("get", "create", "patch")
+_WRITE = (*_APPLY, "update", "delete")
+_LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
+_KEYS_OF_ADMISSION = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY)}
+"""Secrets that no gardenlet may read, whatever object refers to them."""
+_CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of a gardenlet."""
+
+    user: str
+    verb: str
+    resource: Resource
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    """Name of the object; empty: the request is about several objects, or about one without a name yet."""
+    labels: frozenset[str] = frozenset()
+    """Labels in the selector of a list, as ``key=value``."""
+
+    @property
+    def seed(self) -> str:
+        return self.user.removeprefix(SEED_USER_PREFIX)
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Request | None:
+        """Request in the spec of a SubjectAccessReview; None if no gardenlet sent it, or it is about no resource."""
+        user, attributes = spec.get("user") or "", spec.get("resourceAttributes")
+        if not attributes or not user.startswith(SEED_USER_PREFIX) or SEEDS_GROUP not in (spec.get("groups") or ()):
+            return None
+        group, plural = attributes.get("group", ""), attributes.get("resource", "")
+        unknown = Resource(group, attributes.get("version", ""), "", plural)
+        requirements = (attributes.get("labelSelector") or {}).get("requirements") or ()
+        return cls(
+            user=user,
+            verb=attributes.get("verb", ""),
+            resource=_KINDS.get((group, plural), unknown),
+            subresource=attributes.get("subresource", ""),
+            namespace=attributes.get("namespace", ""),
+            name=attributes.get("name", ""),
+            labels=frozenset(
+                f"{each['key']}={each['values'][0]}"
+                for each in requirements
+                if each.get("operator") == "In" and len(each.get("values") or ()) == 1
+            ),
+        )
+
+    def __str__(self) -> str:
+        what = "/".join(filter(None, (str(self.resource), self.subresource)))
+        where = "/".join(filter(None, (self.namespace, self.name)))
+        return " ".join(filter(None, (self.verb, what, where)))
+
+
+Condition = Callable[[Request, Lookup], Awaitable[bool]]
+
+
+@dataclass(frozen=True)
+class Right:
+    """Verbs that gardenlets may use on the objects of a kind for which ``when`` is true."""
+
+    verbs: tuple[str, ...]
+    when: Condition | None = None
+    """Condition of the right; None: the right holds for all objects."""
+    subresources: tuple[str, ...] = ("",)
+
+    async def covers(self, request: Request, garden: Lookup) -> bool:
+        if request.verb not in self.verbs or request.subresource not in self.subresources:
+            return False
+        return self.when is None or await self.when(request, garden)
+
+
+async def allows(request: Request, garden: Lookup) -> bool:
+    """Whether a gardenlet may do this, according to the objects that ``garden`` holds."""
+    if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_ADMISSION:
+        return False
+    for right in RIGHTS.get(request.resource, ()):
+        if await right.covers(request, garden):
+            return True
+    return False
+
+
+def configuration(kubeconfig: str) -> Object:
+    """The AuthorizationConfiguration of a garden; ``kubeconfig``: file with the address of the seed authorizer.
+
+    The API server caches no answers, because the objects of a seed change with its Shoots. While the seed authorizer is
+    down, requests of gardenlets are refused, and gardenlets retry.
+    """
+    webhook = {
+        "timeout": "3s",
+        "subjectAccessReviewVersion": "v1",
+        "matchConditionSubjectAccessReviewVersion": "v1",
+        "failurePolicy": "NoOpinion",
+        "authorizedTTL": "1s",
+        "cacheAuthorizedRequests": False,
+        "unauthorizedTTL": "1s",
+        "cacheUnauthorizedRequests": False,
+        "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": kubeconfig},
+        "matchConditions": [{"expression": f"'{SEEDS_GROUP}' in request.groups"}],
+    }
+    return {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthorizationConfiguration",
+        "authorizers": [
+            {"type": "Node", "name": "node"},
+            {"type": "Webhook", "name": "seed-authorizer", "webhook": webhook},
+            {"type": "RBAC", "name": "rbac"},
+        ],
+    }
+
+
+def application(cached: Lookup, live: Lookup) -> web.Application:
+    """The server's routes. Before a refusal, objects are read from the API server: the cache may lag behind."""
+
+    async def answer(http: web.Request) -> web.Response:
+        started = time.perf_counter()
+        review = await http.json()
+        request = Request.of(review.get("spec") or {})
+        status: Object = {"allowed": False}
+        if request is not None:
+            status["allowed"] = await allows(request, cached) or await allows(request, live)
+            if not status["allowed"]:
+                missing = await _missing_label(request, live)
+                status["reason"] = missing or f"nothing of seed {request.seed} needs that: {request}"
+                log.info("seed %s may not %s%s", request.seed, request, f": {missing}" if missing else "")
+            taken = time.perf_counter() - started
+            SECONDS.labels(str(request.resource), str(status["allowed"])).observe(taken)
+        return web.json_response({"apiVersion": review["apiVersion"], "kind": "SubjectAccessReview", "status": status})
+
+    app = web.Application()
+    app.router.add_post(PATH, answer)
+    return app
+
+
+# Conditions, from the simplest to the one that reads most objects
+
+
+async def _own_seed(request: Request, garden: Lookup) -> bool:
+    return request.name == request.seed
+
+
+async def _own_lease(request: Request, garden: Lookup) -> bool:
+    return (request.namespace, request.name) == (SEED_LEASE_NAMESPACE, request.seed)
+
+
+async def _lease_namespace(request: Request, garden: Lookup) -> bool:
+    return request.name == SEED_LEASE_NAMESPACE
+
+
+async def _own_signing_request(request: Request, garden: Lookup) -> bool:
+    found = await _asked_about(request, garden)
+    return found is not None and found["spec"].get("username") == request.user
+
+
+async def _own_bucket(request: Request, garden: Lookup) -> bool:
+    seed = await garden.find(resources.SEED, request.seed)
+    return seed is not None and seed["metadata"]["uid"] == request.name
+
+
+async def _own_bastion(request: Request, garden: Lookup) -> bool:
+    found = await _asked_about(request, garden)
+    return found is not None and found["spec"].get("seedName") == request.seed
+
+
+async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
+    """Whether a BackupEntry belongs to this seed; also one whose Shoot is gone, because backups may be kept longer."""
+    for shoot in await _shoots(request, garden, request.namespace):
+        if request.name in await _entry_names(shoot, garden):
+            return True
+    found = await _asked_about(request, garden)
+    return found is not None and found["spec"].get("seedName") == request.seed
+
+
+async def _shoot_here(request: Request, garden: Lookup) -> bool:
+    """Whether the Shoot of this name is at home in this seed."""
+    return await _is_home(request.name, request, garden)
+
+
+async def _published(request: Request, garden: Lookup) -> bool:
+    shoot, _, suffix = request.name.partition(".")
+    return suffix in PUBLISHED[request.resource] and await _is_home(shoot, request, garden)
+
+
+async def _recorded(request: Request, garden: Lookup) -> bool:
+    shoot, _, suffix = request.name.partition(".")
+    return suffix == RECORDED and await _is_home(shoot, request, garden)
+
+
+async def _published_keys(request: Request, garden: Lookup) -> bool:
+    return request.namespace == SHOOT_ISSUER_NAMESPACE and _names_one_of(await _shoots(request, garden), request)
+
+
+async def _cluster_identity(request: Request, garden: Lookup) -> bool:
+    return (request.namespace, request.name) == _CLUSTER_IDENTITY
+
+
+async def _listed_secrets(request: Request, garden: Lookup) -> bool:
+    return request.namespace == GARDEN_NAMESPACE and not _LISTED_SECRETS.isdisjoint(request.labels)
+
+
+async def _needed_by_shoot(request: Request, garden: Lookup) -> bool:
+    """Whether a Shoot that is at home in this seed refers to the object."""
+    return any(
+        (each.resource, each.name) == (request.resource, request.name)
+        for shoot in await _shoots(request, garden, request.namespace)
+        for each in references(Shoot.of(shoot))
+    )
+
+
+async def _credentials(request: Request, garden: Lookup) -> bool:
+    """Whether a binding of a Shoot that is at home in this seed refers to the Secret, in any namespace."""
+    for shoot in await _shoots(request, garden):
+        if (bound := binding_of(shoot)) is None:
+            continue
+        kind, name = bound
+        binding = await garden.find(kind.resource, name, shoot["metadata"]["namespace"])
+        if binding is not None and kind.credentials(binding) == ("v1", "Secret", request.namespace, request.name):
+            return True
+    return False
+
+
+async def _secret_of_seed(request: Request, garden: Lookup) -> bool:
+    return await _named_by_seed(request, garden) and await _is_labelled(request, request.seed, garden)
+
+
+async def _named_by_seed(request: Request, garden: Lookup) -> bool:
+    spec = (await garden.find(resources.SEED, request.seed) or {}).get("spec") or {}
+    dns = spec.get("dns") or {}
+    parts = [spec.get("backup"), dns.get("provider"), dns.get("internal"), *(dns.get("defaults") or ())]
+    return any(_is(request, (part or {}).get("credentialsRef") or {}) for part in parts)
+
+
+async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
+    """Whether the Secret gives access to a bucket with backups of a Shoot that is at home in this seed."""
+    buckets = {
+        bucket["metadata"]["name"]: bucket["spec"].get("seedName") or ""
+        for bucket in await garden.list(resources.CORE_BACKUP_BUCKET)
+        if _is(request, bucket["spec"].get("credentialsRef") or {})
+        or _is(request, (bucket.get("status") or {}).get("generatedSecretRef") or {})
+    }
+    for shoot in await _shoots(request, garden) if buckets else ():
+        for name in await _entry_names(shoot, garden):
+            entry = await garden.find(resources.CORE_BACKUP_ENTRY, name, shoot["metadata"]["namespace"])
+            owner = buckets.get(entry["spec"]["bucketName"]) if entry is not None else None
+            if owner and await _is_labelled(request, owner, garden):
+                return True
+    return False
+
+
+# Helpers of the conditions
+
+
+async def _asked_about(request: Request, garden: Lookup) -> Object | None:
+    return await garden.find(request.resource, request.name, request.namespace or None) if request.name else None
+
+
+async def _is_labelled(request: Request, seed: str, garden: Lookup) -> bool:
+    """Whether an operator has labelled the Secret for a seed, because objects of a seed may name any Secret."""
+    return is_labelled(await garden.find(resources.SECRET, request.name, request.namespace), seed)
+
+
+async def _missing_label(request: Request, garden: Lookup) -> str:
+    """Message about the label that a Secret named by the Seed lacks; empty if there is another reason."""
+    asked = (request.resource, request.verb) == (resources.SECRET, "get") and request.name
+    if not asked or not await _named_by_seed(request, garden):
+        return ""
+    return (
+        f"Secret {request.namespace}/{request.name} lacks label {seed_label(request.seed)}=true, by which an operator "
+        "lets the seed read it"
+    )
+
+
+async def _entry_names(shoot: Object, garden: Lookup) -> tuple[str, ...]:
+    """Names of a Shoot's BackupEntries."""
+    namespace = await control_plane(shoot, garden)
+    return backup_entry_names(namespace, shoot["metadata"]["uid"]) if namespace else ()
+
+
+async def _shoots(request: Request, garden: Lookup, namespace: str | None = None) -> list[Object]:
+    """Shoots that are at home in the gardenlet's seed."""
+    return [each for each in await garden.list(resources.SHOOT, namespace) if request.seed in homes(each)]
+
+
+async def _is_home(shoot: str, request: Request, garden: Lookup) -> bool:
+    found = await garden.find(resources.SHOOT, shoot, request.namespace) if shoot else None
+    return found is not None and request.seed in homes(found)
+
+
+def _names_one_of(shoots: Iterable[Object], request: Request) -> bool:
+    """Whether the requested name ends with the uid of one of the Shoots."""
+    uid = request.name.rpartition("--")[2]
+    return any(each["metadata"]["uid"] == uid for each in shoots)
+
+
+def _is(request: Request, reference: Mapping[str, Any], namespace: str = "") -> bool:
+    place = (reference.get("namespace") or namespace, reference.get("name"))
+    return reference.get("kind", "Secret") == "Secret" and place == (request.namespace, request.name)
+
+
+_OBJECT_AND_STATUS = ("", "status")
+_READABLE = Right(("get", "list", "watch"), subresources=_OBJECT_AND_STATUS)
+"""Right to read all objects of a kind, also those of other seeds."""
+
+RIGHTS: dict[Resource, tuple[Right, ...]] = {
+    resources.SHOOT: (_READABLE, Right(("patch",), _shoot_here, _OBJECT_AND_STATUS)),
+    resources.SEED: (_READABLE, Right(("create", "patch"), _own_seed, _OBJECT_AND_STATUS)),
+    resources.CLOUD_PROFILE: (_READABLE,),
+    resources.CONTROLLER_REGISTRATION: (_READABLE,),
+    resources.CONTROLLER_INSTALLATION: (_READABLE,),
+    resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket)),
+    resources.CORE_BACKUP_ENTRY: (_READABLE, Right(("create", "patch", "delete"), _own_backup_entry)),
+    resources.SHOOT_STATE: (Right(_WRITE, _shoot_here),),
+    resources.INTERNAL_SECRET: (Right(_WRITE, _published),),
+    resources.SECRET_BINDING: (Right(("get",), _needed_by_shoot),),
+    resources.CREDENTIALS_BINDING: (Right(("get",), _needed_by_shoot),),
+    resources.WORKLOAD_IDENTITY: (Right(("get",), _needed_by_shoot),),
+    resources.OPERATIONS_BASTION: (_READABLE, Right(("patch",), _own_bastion, _OBJECT_AND_STATUS)),
+    resources.SECRET: (
+        Right(_WRITE, _published),
+        Right(_WRITE, _published_keys),
+        Right(("get",), _secret_of_seed),
+        Right(("get",), _needed_by_shoot),
+        Right(("get",), _credentials),
+        Right(("get",), _secret_of_bucket),
+        Right(("list",), _listed_secrets),
+    ),
+    resources.CONFIG_MAP: (
+        Right(_WRITE, _published),
+        Right(("get",), _recorded),
+        Right(("get",), _cluster_identity),
+        Right(("get",), _needed_by_shoot),
+    ),
+    resources.NAMESPACE: (Right(_APPLY, _lease_namespace),),
+    resources.EVENT: (Right(("create", "patch")),),
+    resources.LEASE: (Right((*_APPLY, "update"), _own_lease),),
+    resources.CERTIFICATE_SIGNING_REQUEST: (
+        Right(("create",), subresources=("", "seedclient")),
+        Right(("get",), _own_signing_request),
+    ),
+}
+"""Rights of gardenlets by kind. All other requests are refused."""
+
+_KINDS = {(each.group, each.plural): each for each in RIGHTS}

@@ -1,0 +1,76 @@
+"""Webhook configurations of the garden's API. Their rules are the kinds that have handlers in ``admission.kinds``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP
+from api.resources import Resource
+from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
+from workers.admission.seed_writes import rules
+
+MUTATE_PATH = "/mutate"
+VALIDATE_PATH = "/validate"
+RESTRICT_PATH = "/restrict-seeds"
+
+
+def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
+    """Webhook configurations with which an API server calls admission.
+
+    ``url``: URL of admission, like ``https://198.18.0.1:9443``. ``ca_bundle``: PEM in base64.
+    """
+
+    def by_version(kinds: Iterable[Resource]) -> dict[tuple[str, str], list[str]]:
+        """Plural names of the kinds by group and version."""
+        plurals: dict[tuple[str, str], list[str]] = {}
+        for each in kinds:
+            plurals.setdefault((each.group, each.version), []).append(each.plural)
+        return plurals
+
+    def configuration(kind: str, path: str, kinds: Iterable[Resource], operations: list[str]) -> dict[str, Any]:
+        webhook: dict[str, Any] = {
+            "name": f"{path.strip('/')}.admission.gardener.cloud",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": url + path, "caBundle": ca_bundle},
+            # No write is accepted while admission is down: the order of deletions, and references, depend on it.
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "rules": [
+                {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": plurals}
+                for (group, version), plurals in by_version(kinds).items()
+            ],
+        }
+        if kind == "MutatingWebhookConfiguration":
+            webhook["reinvocationPolicy"] = "IfNeeded"
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": "gardener-admission"},
+            "webhooks": [webhook],
+        }
+
+    mutating = configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATORS, ["CREATE", "UPDATE"])
+    validating = configuration(
+        "ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATORS, ["CREATE", "UPDATE", "DELETE"]
+    )
+    namespaces = configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, DELETION_VALIDATORS, ["DELETE"])
+    validating["webhooks"].append(
+        namespaces["webhooks"][0]
+        | {
+            "name": "project-namespaces.admission.gardener.cloud",
+            "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
+        }
+    )
+    restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
+    validating["webhooks"].append(
+        restriction
+        | {
+            "rules": rules(),
+            # Writes of other users do not go through this webhook, and do not get slower.
+            "matchConditions": [{"name": "gardenlets", "expression": f"'{SEEDS_GROUP}' in request.userInfo.groups"}],
+        }
+    )
+    return [mutating, validating]

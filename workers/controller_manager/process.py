@@ -1,0 +1,128 @@
+"""The controller-manager: it runs the Shoot workflows, the garden's activities and the garden's controllers."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+from temporalio.worker import Worker
+
+from api.contracts.flows import ShootRules
+from api.contracts.operations import GARDEN_QUEUE
+from api.model import ApiModel
+from kube.cache import Caches
+from workers.controller_manager.audit import AuditLog
+from workers.controller_manager.bastions import BastionConfig, run_bastion_controller
+from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
+from workers.controller_manager.lifetime import run_lifetime_controller
+from workers.controller_manager.metrics import GardenCollector
+from workers.controller_manager.project import run_project_controller
+from workers.controller_manager.references import run_reference_controllers
+from workers.controller_manager.seed_certificates import run_seed_certificate_controller
+from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
+from workers.controller_manager.watchers.kept_backups import KeptBackupsWatcher
+from workers.controller_manager.watchers.remains import RemainsWatcher
+from workers.controller_manager.watchers.rotations import RotationWatcher
+from workers.controller_manager.watchers.schedules import ScheduleWatcher
+from workers.controller_manager.watchers.seeds import SeedWatcher
+from workers.controller_manager.watchers.shoots import ShootWatcher
+from workers.lib import registry
+from workers.lib.callers import Callers
+from workers.lib.codec import sealings
+from workers.lib.heartbeats import THROTTLE, Heartbeats
+from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.leader import LeaderElectionConfig, run_as_leader
+from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.lib.sandbox import workflow_runner
+from workers.lib.telemetry import observe_requests
+from workers.lib.temporal import TemporalConnection, connect, follow_certificate
+from workers.lib.tracing import TracingConfig
+from workflows.garden import WORKFLOWS
+
+log = logging.getLogger(__name__)
+
+_STICKY_SECONDS = 0.5
+"""Timeout of the sticky queue. With it, a flow whose worker died resumes after 3.5 s in place of 12.8 s."""
+
+
+class ControllerManagerConfig(ApiModel):
+    garden_client_connection: ClientConnection
+    temporal: TemporalConnection
+    health: HealthConfig = HealthConfig()
+    leader_election: LeaderElectionConfig = LeaderElectionConfig()
+    shoots: ShootRules = ShootRules()
+    gardenlet_lifecycle: GardenletLifecycleConfig = GardenletLifecycleConfig()
+    bastions: BastionConfig = BastionConfig()
+    tracing: TracingConfig | None = None
+    audit_log: Path | None = None
+    """File that gets one JSON line for each operation that has ended. None: there is no audit log."""
+    controllers: bool = True
+    """Off for an earlier version that runs beside the current one until its flows have ended."""
+    require_caller: bool = False
+    """Refuse updates of users, such as repairs and completions of rotations, whose author Temporal does not name. See
+    ``workers.lib.callers``."""
+    max_cached_workflows: int = 500
+    max_concurrent_activities: int = 5000
+    """Maximum number of concurrent activities. Each running operation has one long-lived activity. If these activities
+    filled all slots, no other activity could run and no operation could end."""
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM."""
+    config = load_config(ControllerManagerConfig, config_path)
+    tracing = observe_requests("controller-manager", config.tracing)
+    garden = kube_client(config.garden_client_connection)
+    caches = Caches(garden)
+    temporal = await connect(config.temporal)
+    audit = [AuditLog(config.audit_log, garden)] if config.audit_log else []
+    worker = Worker(
+        temporal,
+        task_queue=GARDEN_QUEUE,
+        workflows=WORKFLOWS,
+        activities=registry.garden_activities(
+            garden, caches, config.shoots, sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)
+        ),
+        interceptors=[
+            Callers(required=config.require_caller),
+            Heartbeats(),
+            ActivityInterceptor(tracing),
+            *audit,
+        ],
+        max_heartbeat_throttle_interval=THROTTLE,
+        workflow_runner=workflow_runner(),
+        max_cached_workflows=config.max_cached_workflows,
+        max_concurrent_activities=config.max_concurrent_activities,
+        deployment_config=deployment_config(config.temporal.versioning, CONTROLLER_MANAGER),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
+        graceful_shutdown_timeout=timedelta(seconds=10),
+    )
+    REGISTRY.register(GardenCollector(caches))
+    health = Health()
+    runner = await health.serve(config.health)
+    health.ready = True
+    log.info("serving queue %s", GARDEN_QUEUE)
+    try:
+        parts = [worker.run(), follow_certificate(worker)]
+        if config.controllers:
+            controllers = [
+                RotationWatcher(caches, temporal).run(),
+                ShootWatcher(caches, temporal, tracing).run(),
+                ScheduleWatcher(caches, temporal).run(),
+                SeedWatcher(garden, caches, temporal).run(),
+                RemainsWatcher(garden, caches, temporal).run(),
+                KeptBackupsWatcher(garden, caches, temporal).run(),
+                run_project_controller(garden, caches),
+                run_reference_controllers(garden, caches),
+                run_lifetime_controller(garden, caches),
+                run_bastion_controller(garden, caches, config.bastions),
+                run_seed_certificate_controller(garden, caches),
+                run_gardenlet_lifecycle_controller(garden, caches, config.gardenlet_lifecycle),
+            ]
+            parts.append(run_as_leader(garden, config.leader_election, "gardener-controller-manager", *controllers))
+        await run_until_signal(*parts)
+    finally:
+        await runner.cleanup()
+        await caches.close()
+        await garden.close()
+        if tracing is not None:
+            tracing.close()

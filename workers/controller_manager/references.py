@@ -1,0 +1,155 @@
+"""Protects objects that Shoots use: bindings, their credentials and CloudProfiles stay until no Shoot uses them.
+
+A deletion is accepted, and a finalizer delays it. Source: spec/api-core.md 10.1, 12.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from api import resources
+from api.constants import (
+    FINALIZER,
+    FINALIZER_FOREIGN,
+    PROVIDER_PREFIX,
+)
+from api.decisions.credentials import BINDINGS
+from api.resources import Resource
+from kube.cache import Caches, Key, Values, key_of
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, TryAgain
+from kube.errors import Conflict, NotFound
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
+
+
+async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
+    """Run until cancelled."""
+    await asyncio.gather(*(caches.of(kind).synced() for kind in (*_KINDS, resources.SHOOT)))
+    for kind in _KINDS:
+        caches.of(resources.SHOOT).index(_index_of(kind), _NAMED[kind])
+    keeper = _Keeper(client, caches)
+    controllers = []
+    for kind in _KINDS:
+        controller = Controller(f"references of {kind.plural}", partial(keeper.reconcile, kind), workers=1)
+        controller.watch(caches.of(kind))
+        # When a Shoot is gone, the objects that it named may be deleted.
+        named = partial(_keys_named_by, kind)
+        controller.watch(caches.of(resources.SHOOT), keys=named, when=lambda event: event.type == "DELETED")
+        controllers.append(controller.run())
+    await asyncio.gather(*controllers)
+
+
+def _keys_named_by(kind: Resource, event: WatchEvent) -> Iterable[Key]:
+    return _named_by(kind, event.object)
+
+
+def _named_by(kind: Resource, shoot: Object) -> Sequence[Key]:
+    """The object of a kind that a Shoot uses; empty if it uses none."""
+    name = _name_in(kind, shoot)
+    return [Key(shoot["metadata"]["namespace"] if kind.namespaced else None, name)] if name else []
+
+
+def _name_in(kind: Resource, shoot: Object) -> str | None:
+    """Name of the object of a kind that a Shoot uses."""
+    spec = shoot["spec"]
+    if kind == resources.CLOUD_PROFILE:
+        name = (spec.get("cloudProfile") or {}).get("name") or spec.get("cloudProfileName")
+    else:
+        name = spec.get(BINDINGS[kind].shoot_field)
+    return str(name) if name else None
+
+
+def _index_of(kind: Resource) -> str:
+    return f"used {kind.plural}"
+
+
+def _values_of(kind: Resource) -> Values:
+    return lambda shoot: [str(key) for key in _named_by(kind, shoot)]
+
+
+_NAMED = {kind: _values_of(kind) for kind in _KINDS}
+"""For each kind, the function that indexes Shoots by the object of this kind that they use."""
+
+
+class _Keeper:
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def reconcile(self, kind: Resource, key: Key) -> None:
+        obj = self._caches.of(kind).get(key.name, key.namespace)
+        if obj is None:
+            return
+        if "deletionTimestamp" not in obj["metadata"]:
+            await self._set_finalizer(kind, obj, FINALIZER, wanted=True)
+            if kind in BINDINGS:
+                await self._keep_credentials(kind, obj)
+        elif not self._used(kind, key):
+            if kind in BINDINGS:
+                await self._release_credentials(kind, obj)
+            await self._set_finalizer(kind, obj, FINALIZER, wanted=False)
+
+    def _used(self, kind: Resource, key: Key) -> bool:
+        return bool(self._caches.of(resources.SHOOT).by_index(_index_of(kind), str(key)))
+
+    async def _keep_credentials(self, kind: Resource, binding: Object) -> None:
+        found = await self._credentials(kind, binding)
+        if found is None:
+            raise TryAgain(f"its credentials {BINDINGS[kind].credentials(binding)} do not exist")
+        resource, credentials = found
+        labels = {BINDINGS[kind].label: "true"}
+        labels |= {f"{PROVIDER_PREFIX}{each}": "true" for each in _providers(binding)}
+        known = credentials["metadata"].get("labels") or {}
+        if not labels.items() <= known.items():
+            patch = {"metadata": {"labels": labels}}
+            metadata = credentials["metadata"]
+            credentials = await self._client.patch(resource, metadata["name"], metadata["namespace"], patch)
+        await self._set_finalizer(resource, credentials, FINALIZER_FOREIGN, wanted=True)
+
+    async def _release_credentials(self, kind: Resource, binding: Object) -> None:
+        """Remove the finalizer from the binding's credentials, unless another binding uses them, too."""
+        others = [
+            each_kind.credentials(each)
+            for each_kind in BINDINGS.values()
+            for each in self._caches.of(each_kind.resource).list()
+            if key_of(each) != key_of(binding) or each_kind.resource != kind
+        ]
+        found = await self._credentials(kind, binding)
+        if BINDINGS[kind].credentials(binding) not in others and found is not None:
+            await self._set_finalizer(*found, FINALIZER_FOREIGN, wanted=False)
+
+    async def _credentials(self, kind: Resource, binding: Object) -> tuple[Resource, Object] | None:
+        credentials = BINDINGS[kind].credentials(binding)
+        resource = resources.resource_of(credentials.api_version, credentials.kind)
+        found = await self._client.find(resource, credentials.name, credentials.namespace)
+        return (resource, found) if found is not None else None
+
+    async def _set_finalizer(self, kind: Resource, obj: Object, finalizer: str, *, wanted: bool) -> None:
+        metadata = obj["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if (finalizer in finalizers) == wanted or (wanted and "deletionTimestamp" in metadata):
+            return
+        rest = [each for each in finalizers if each != finalizer]
+        patch = {
+            "metadata": {
+                "finalizers": [*rest, finalizer] if wanted else rest,
+                "resourceVersion": metadata["resourceVersion"],
+            }
+        }
+        try:
+            await self._client.patch(kind, metadata["name"], metadata.get("namespace"), patch)
+        except NotFound:
+            return
+        except Conflict:
+            raise TryAgain("it has changed meanwhile", after=0.2) from None
+
+
+def _providers(binding: Object) -> list[str]:
+    return [each for each in ((binding.get("provider") or {}).get("type") or "").split(",") if each]

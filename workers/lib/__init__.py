@@ -1,0 +1,1 @@
+"""Code that several processes share; it imports no process."""
