@@ -62,9 +62,10 @@ def graph() -> dict[str, list[str]]:
     }
 
 
-@activity.defn
-async def no_op(task: ShootTask) -> TaskResult:
-    return TaskResult()
+class Bench:
+    @activity.defn
+    async def no_op(self, task: ShootTask) -> TaskResult:
+        return TaskResult()
 
 
 @activity.defn
@@ -85,7 +86,7 @@ class ByFlow:
     def __init__(self) -> None:
         self.flow = Flow("Bench", TASK, queue=QUEUE, options=options.seed_call())
         for name, after in graph().items():
-            self.flow.add(name, after=after, activity="no_op")
+            self.flow.add(Bench.no_op, name=name, after=after)
 
     @workflow.query
     def progress(self) -> FlowProgress:
@@ -111,8 +112,8 @@ class ByHand:
     async def _step(self, after: list[asyncio.Task[None]]) -> None:
         for each in after:
             await each
-        await workflow.execute_activity(
-            no_op, TASK, start_to_close_timeout=timedelta(minutes=2), heartbeat_timeout=timedelta(seconds=10)
+        await workflow.execute_activity_method(
+            Bench.no_op, TASK, start_to_close_timeout=timedelta(minutes=2), heartbeat_timeout=timedelta(seconds=10)
         )
 
 
@@ -140,7 +141,7 @@ async def connected(server: TemporalServer, *workflows: type) -> AsyncIterator[C
             client,
             task_queue=QUEUE,
             workflows=workflows,
-            activities=[no_op, report],
+            activities=[Bench().no_op, report],
             interceptors=[Heartbeats()],
             disable_eager_activity_execution=True,  # a flow's activities run in the gardenlet, elsewhere
             workflow_runner=workflow_runner(),

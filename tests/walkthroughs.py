@@ -70,7 +70,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/upgrade.md": {"": "tests/charts/test_rendering.py"},
     "examples/local_extension/README.md": {"": "tests/unit/examples/test_local_extension.py"},
 }
-"""Beginnings of the commands that no walkthrough runs, each with the test of what it does, by document."""
+"""Beginnings of the commands that no walkthrough runs, each with the test that runs its like, by document."""
 
 
 @dataclass

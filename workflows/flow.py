@@ -5,8 +5,10 @@ its predecessors are done. A skipped task counts as done once its own predecesso
 transitive. A failed task blocks only its successors. When no task can run any more, the flow fails with all
 errors and with its outcome; the next attempt keeps the finished tasks of that outcome.
 
-    flow.add("deploy_etcds", after=["init_secrets"])
-    flow.add("wait_etcds", after=["deploy_etcds"], unless=hibernated and "hibernated", **options.wait(minutes=5))
+    flow.add(EtcdActivities.deploy_etcds, after=["init_secrets"])
+    flow.add(
+        EtcdActivities.wait_etcds, completes="deploy_etcds", unless=hibernated and "hibernated", **wait(minutes=5)
+    )
 
 A flow does not see transient errors: the activity's retry policy retries the activity until the attempt's
 deadline. A flow writes only the activities of its tasks to its history.
@@ -17,13 +19,13 @@ import asyncio
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Literal, Unpack
+from typing import Any, Generic, Literal, TypeVar, Unpack
 
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -61,6 +63,19 @@ user who has corrected the error could not retry. 15 min: longer than any wait o
 
 Skip = str | Literal[False] | None
 """Reason to skip a task; false to run it."""
+
+Subject = TypeVar("Subject", bound=BaseModel)
+Input = TypeVar("Input", bound=BaseModel)
+Activity = Callable[[Any, Input], Awaitable[TaskResult]]
+"""Method of a class of activities, for example ``EtcdActivities.deploy_etcds``."""
+
+
+class Call:
+    """An activity whose input is another one than the flow's subject; ``argument`` makes it when the task starts."""
+
+    def __init__(self, activity: Activity[Input], argument: Callable[[], Input]) -> None:
+        self.activity: Callable[..., Any] = activity
+        self.argument: Callable[[], BaseModel] = argument
 
 
 class Everything(Enum):
@@ -102,7 +117,7 @@ class _Task:
     unanswered_since: datetime | None = None
 
 
-class Flow:
+class Flow(Generic[Subject]):
     """One attempt of one operation.
 
     Args:
@@ -117,7 +132,7 @@ class Flow:
     def __init__(
         self,
         operation: str,
-        subject: BaseModel,
+        subject: Subject,
         *,
         queue: str,
         options: workflow.ActivityConfig,
@@ -129,7 +144,7 @@ class Flow:
         self._queue = queue
         self._options = options
         self._tasks: dict[str, _Task] = {}
-        self._triggered: dict[str, BaseModel] = {}
+        self._triggered: dict[str, Subject] = {}
         self._base_digest = _digest_of(subject)
         self._kept = {each.name: each for each in self.attempt.kept.finished}
         self._open = 0
@@ -149,27 +164,26 @@ class Flow:
 
     def add(
         self,
-        name: str,
+        activity: Activity[Subject] | Call,
         *,
+        name: str = "",
         after: Sequence[str] | Everything = (),
         unless: Skip = None,
-        activity: str = "",
         completes: str = "",
-        argument: Callable[[], BaseModel] | None = None,
         inputs: Iterable[str] = (),
         skip_after_manual_repair: bool = False,
         title: str = "",
         **options: Unpack[workflow.ActivityConfig],
-    ) -> None:
-        """Declare a task.
+    ) -> str:
+        """Declare a task; returns its name.
 
         Args:
-            name: unique in the flow; also the activity's name if ``activity`` is empty.
-            after: predecessors, added before.
+            activity: its input is the flow's subject, unless a ``Call`` gives another.
+            name: unique in the flow; the activity's name if empty.
+            after: predecessors, added before; the task that this one completes if there are none.
             unless: reason to skip the task; false to run it.
             completes: the task whose effect this one waits for. If this one fails, the next attempt runs the
                 other again, too: only that makes a controller retry.
-            argument: makes the activity's input when the task starts, in place of the flow's subject.
             inputs: versions of objects that the activity reads besides its input; if they change, a finished task
                 runs again in the next attempt.
             skip_after_manual_repair: skip this task if an operator skipped or provided another task. For
@@ -180,8 +194,12 @@ class Flow:
         Raises:
             GraphError: the name is taken, or a predecessor is unknown.
         """
+        called = activity_name(activity.activity if isinstance(activity, Call) else activity)
+        name = name or called
         if name in self._tasks:
             raise GraphError(f"task {name} is declared twice")
+        if not after and completes:
+            after = (completes,)
         predecessors = tuple(self._tasks) if isinstance(after, Everything) else tuple(dict.fromkeys(after))
         for predecessor in (*predecessors, *([completes] if completes else ())):
             if predecessor not in self._tasks:
@@ -191,12 +209,12 @@ class Flow:
         task = _Task(
             name=name,
             title=title,
-            activity=activity or name,
+            activity=called,
             after=predecessors,
             unless=unless or "",
             completes=completes,
-            argument=argument,
-            digest=_short_hash(self._base_digest, activity or name, *inputs),
+            argument=activity.argument if isinstance(activity, Call) else None,
+            digest=_short_hash(self._base_digest, called, *inputs),
             queue=chosen.get("task_queue") or self._queue,
             options=chosen,
             skip_after_manual_repair=skip_after_manual_repair,
@@ -204,6 +222,7 @@ class Flow:
         self._tasks[name] = task
         for predecessor in predecessors:
             self._tasks[predecessor].successors.append(task)
+        return name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -517,7 +536,7 @@ class Flow:
             else:
                 return result
 
-    def _argument(self, trigger: str) -> BaseModel:
+    def _argument(self, trigger: str) -> Subject:
         if "trigger" not in type(self._subject).model_fields:
             return self._subject
         if trigger not in self._triggered:
@@ -641,6 +660,16 @@ def title_of(name: str) -> str:
     if words[0] == "wait":
         words.insert(1, "for")
     return " ".join([words[0].capitalize(), *words[1:]])
+
+
+def activity_name(method: Callable[..., Any]) -> str:
+    """Name by which Temporal calls an activity.
+
+    Raises:
+        TypeError: the method is not an activity.
+    """
+    definition = activity._Definition.must_from_callable(method)
+    return definition.name or method.__name__
 
 
 def failed_outcome(error: BaseException) -> FlowOutcome | None:

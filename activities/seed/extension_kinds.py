@@ -188,20 +188,16 @@ def _dns_record(role: str, asked_by: str) -> Kind:
 INTERNAL_DNS = _dns_record("internal", TASK_DEPLOY_DNS_INTERNAL)
 EXTERNAL_DNS = _dns_record("external", TASK_DEPLOY_DNS_EXTERNAL)
 
-KINDS = (
-    INFRASTRUCTURE,
-    CONTROL_PLANE,
-    NETWORK,
-    WORKER,
-    OPERATING_SYSTEM_CONFIG,
-    BASTION,
-    CONTAINER_RUNTIME,
-    EXTENSIONS,
-    EXTENSIONS_BEFORE_API_SERVER,
-    EXTENSIONS_AFTER_API_SERVER,
-    EXTENSIONS_AFTER_WORKER,
-    BACKUP_ENTRY,
-    SOURCE_BACKUP_ENTRY,
-    INTERNAL_DNS,
-    EXTERNAL_DNS,
+IN_NAMESPACE = (
+    resources.BASTION,
+    resources.CONTAINER_RUNTIME,
+    resources.CONTROL_PLANE,
+    resources.DNS_RECORD,
+    resources.EXTENSION,
+    resources.INFRASTRUCTURE,
+    resources.NETWORK,
+    resources.OPERATING_SYSTEM_CONFIG,
+    resources.WORKER,
 )
+"""Kinds above whose objects are in a control plane's namespace: a force-deletion deletes them, a ShootState keeps their
+state."""

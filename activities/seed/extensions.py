@@ -2,82 +2,202 @@
 
 Each ``deploy_*`` writes its object with this operation's timestamp, so a second run finds the timestamp of the first
 one and writes nothing. Each ``wait_*`` only reads. A second run of ``delete_*`` finds an object that is gone or being
-deleted. Activities that are the same for all kinds are made from the kinds in ``activities.seed.extension_kinds``.
+deleted. Activities that do the same for each kind are made from ``activities.seed.extension_operations``, one line per
+activity.
 """
 
 import asyncio
 import base64
 import contextlib
-import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
 
 from activities.clusters import Clusters, ClusterView
-from activities.errors import permanent
 from activities.garden.credentials import seed_credentials
 from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_kinds import Kind
-from activities.seed.extension_objects import ExtensionObject, apply_extension
-from activities.seed.facts import inputs_digest
+from activities.seed.extension_objects import ExtensionObject
+from activities.seed.extension_operations import CLOUD_SECRET, Extensions
 from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
-from activities.seed.shoot_state import ShootStateView, not_restorable, read_shoot_state
 from api import resources
 from api.constants import (
     BACKUP_ENTRY_TAKEN_OVER,
     FINALIZER,
     GARDEN_NAMESPACE,
     SHOOT_PURPOSE,
-    SHOOT_TASKS,
     WORKER_POOL,
 )
-from api.contracts.operations import (
-    OperationType,
-    ShootTask,
-    TaskResult,
-    Wait,
-    backup_entry_name,
-    source_backup_entry_name,
-)
+from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
 from api.decisions import ssh
 from api.decisions.registrations import Phase
-from api.decisions.shoot_state import NotRestorable
-from api.errors import ErrorCode
 from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
-from kube.errors import AlreadyExists, NotFound
+from kube.errors import NotFound
 from kube.objects import owner_reference
 
-CLOUD_SECRET = "cloudprovider"
 _KEPT = "kept for the source seed, which is lost: its etcd must read there that it is superseded"
 _RUNTIME_BINARIES = "/var/bin/containerruntimes"
 
-Operation = Callable[[Kind, ShootTask], Awaitable[TaskResult]]
+
+Operation = Callable[[Extensions, Kind, ShootTask], Awaitable[TaskResult]]
+Activity = Callable[["ExtensionActivities", ShootTask], Awaitable[TaskResult]]
+
+
+def _activity(name: str, kind: Kind, operation: Operation) -> Activity:
+    """Make a method of ``ExtensionActivities``."""
+
+    # Temporal takes the first parameter for a part of the input if it has an annotation.
+    @activity.defn(name=name)
+    async def run(self, task: ShootTask) -> TaskResult:  # type: ignore[no-untyped-def]
+        return await operation(self._extensions, kind, task)
+
+    run.__name__, run.__doc__ = name, operation.__doc__
+    return run
+
+
+def _wait(kind: Kind) -> Activity:
+    return _activity(f"wait_{kind.task}", kind, Extensions.wait)
+
+
+def _delete(kind: Kind) -> Activity:
+    return _activity(f"delete_{kind.task}", kind, Extensions.delete)
+
+
+def _wait_deleted(kind: Kind) -> Activity:
+    return _activity(f"wait_{kind.task}_deleted", kind, Extensions.wait_deleted)
+
+
+def _delete_and_wait(kind: Kind) -> Activity:
+    return _activity(f"delete_{kind.task}", kind, Extensions.delete_and_wait)
+
+
+def _delete_stale(kind: Kind) -> Activity:
+    return _activity(f"delete_stale_{kind.task}", kind, Extensions.delete_stale)
+
+
+def _wait_stale_deleted(kind: Kind) -> Activity:
+    return _activity(f"wait_stale_{kind.task}_deleted", kind, Extensions.wait_stale_deleted)
+
+
+def _migrate(kind: Kind) -> Activity:
+    return _activity(f"migrate_{kind.task}", kind, Extensions.migrate)
+
+
+def _wait_migrated(kind: Kind) -> Activity:
+    return _activity(f"wait_{kind.task}_migrated", kind, Extensions.wait_migrated)
 
 
 class ExtensionActivities:
-    """One instance per gardenlet.
-
-    In addition to the activities below it has these for each kind: ``wait_<kind>``, ``delete_<kind>`` and
-    ``wait_<kind>_deleted``, ``migrate_<kind>`` and ``wait_<kind>_migrated``.
-    """
+    """One instance per gardenlet."""
 
     def __init__(self, clusters: Clusters, retention: Retention | None = None) -> None:
         """``retention``: how long backups are kept; by default they are deleted with their Shoot."""
         self._clusters = clusters
         self._retention = retention or Retention()
         self._extensions = Extensions(clusters)
-        for kind in kinds.KINDS:
-            for name, operation in self._extensions.operations(kind).items():
-                if not hasattr(self, name):
-                    setattr(self, name, _activity(name, operation, kind))
+
+    # Activities that do the same for each kind. Activities of one kind only stand below, as methods.
+
+    migrate_infrastructure = _migrate(kinds.INFRASTRUCTURE)
+    wait_infrastructure_migrated = _wait_migrated(kinds.INFRASTRUCTURE)
+    delete_infrastructure = _delete(kinds.INFRASTRUCTURE)
+    wait_infrastructure_deleted = _wait_deleted(kinds.INFRASTRUCTURE)
+
+    migrate_control_plane_extension = _migrate(kinds.CONTROL_PLANE)
+    wait_control_plane_extension_migrated = _wait_migrated(kinds.CONTROL_PLANE)
+    wait_control_plane_extension = _wait(kinds.CONTROL_PLANE)
+    delete_control_plane_extension = _delete(kinds.CONTROL_PLANE)
+    wait_control_plane_extension_deleted = _wait_deleted(kinds.CONTROL_PLANE)
+
+    migrate_network = _migrate(kinds.NETWORK)
+    wait_network_migrated = _wait_migrated(kinds.NETWORK)
+    wait_network = _wait(kinds.NETWORK)
+    delete_network = _delete(kinds.NETWORK)
+    wait_network_deleted = _wait_deleted(kinds.NETWORK)
+
+    migrate_worker = _migrate(kinds.WORKER)
+    wait_worker_migrated = _wait_migrated(kinds.WORKER)
+    delete_worker = _delete(kinds.WORKER)
+    wait_worker_deleted = _wait_deleted(kinds.WORKER)
+
+    migrate_os_configs = _migrate(kinds.OPERATING_SYSTEM_CONFIG)
+    wait_os_configs_migrated = _wait_migrated(kinds.OPERATING_SYSTEM_CONFIG)
+    wait_os_configs = _wait(kinds.OPERATING_SYSTEM_CONFIG)
+    delete_os_configs = _delete(kinds.OPERATING_SYSTEM_CONFIG)
+    wait_os_configs_deleted = _wait_deleted(kinds.OPERATING_SYSTEM_CONFIG)
+    delete_stale_os_configs = _delete_stale(kinds.OPERATING_SYSTEM_CONFIG)
+    wait_stale_os_configs_deleted = _wait_stale_deleted(kinds.OPERATING_SYSTEM_CONFIG)
+
+    migrate_bastions = _migrate(kinds.BASTION)
+    wait_bastions_migrated = _wait_migrated(kinds.BASTION)
+    wait_bastions = _wait(kinds.BASTION)
+    delete_bastions = _delete(kinds.BASTION)
+    wait_bastions_deleted = _wait_deleted(kinds.BASTION)
+    delete_stale_bastions = _delete_stale(kinds.BASTION)
+    wait_stale_bastions_deleted = _wait_stale_deleted(kinds.BASTION)
+
+    migrate_container_runtimes = _migrate(kinds.CONTAINER_RUNTIME)
+    wait_container_runtimes_migrated = _wait_migrated(kinds.CONTAINER_RUNTIME)
+    wait_container_runtimes = _wait(kinds.CONTAINER_RUNTIME)
+    delete_container_runtimes = _delete(kinds.CONTAINER_RUNTIME)
+    wait_container_runtimes_deleted = _wait_deleted(kinds.CONTAINER_RUNTIME)
+    delete_stale_container_runtimes = _delete_stale(kinds.CONTAINER_RUNTIME)
+    wait_stale_container_runtimes_deleted = _wait_stale_deleted(kinds.CONTAINER_RUNTIME)
+
+    migrate_extensions = _migrate(kinds.EXTENSIONS)
+    wait_extensions_migrated = _wait_migrated(kinds.EXTENSIONS)
+    wait_extensions = _wait(kinds.EXTENSIONS)
+    delete_extensions = _delete(kinds.EXTENSIONS)
+    wait_extensions_deleted = _wait_deleted(kinds.EXTENSIONS)
+    delete_stale_extensions = _delete_stale(kinds.EXTENSIONS)
+    wait_stale_extensions_deleted = _wait_stale_deleted(kinds.EXTENSIONS)
+
+    migrate_extensions_before_apiserver = _migrate(kinds.EXTENSIONS_BEFORE_API_SERVER)
+    wait_extensions_before_apiserver_migrated = _wait_migrated(kinds.EXTENSIONS_BEFORE_API_SERVER)
+    wait_extensions_before_apiserver = _wait(kinds.EXTENSIONS_BEFORE_API_SERVER)
+    delete_extensions_before_apiserver = _delete(kinds.EXTENSIONS_BEFORE_API_SERVER)
+    wait_extensions_before_apiserver_deleted = _wait_deleted(kinds.EXTENSIONS_BEFORE_API_SERVER)
+    delete_stale_extensions_before_apiserver = _delete_stale(kinds.EXTENSIONS_BEFORE_API_SERVER)
+    wait_stale_extensions_before_apiserver_deleted = _wait_stale_deleted(kinds.EXTENSIONS_BEFORE_API_SERVER)
+
+    migrate_extensions_after_apiserver = _migrate(kinds.EXTENSIONS_AFTER_API_SERVER)
+    wait_extensions_after_apiserver_migrated = _wait_migrated(kinds.EXTENSIONS_AFTER_API_SERVER)
+    wait_extensions_after_apiserver = _wait(kinds.EXTENSIONS_AFTER_API_SERVER)
+    delete_extensions_after_apiserver = _delete(kinds.EXTENSIONS_AFTER_API_SERVER)
+    wait_extensions_after_apiserver_deleted = _wait_deleted(kinds.EXTENSIONS_AFTER_API_SERVER)
+    delete_stale_extensions_after_apiserver = _delete_stale(kinds.EXTENSIONS_AFTER_API_SERVER)
+    wait_stale_extensions_after_apiserver_deleted = _wait_stale_deleted(kinds.EXTENSIONS_AFTER_API_SERVER)
+
+    migrate_extensions_after_worker = _migrate(kinds.EXTENSIONS_AFTER_WORKER)
+    wait_extensions_after_worker_migrated = _wait_migrated(kinds.EXTENSIONS_AFTER_WORKER)
+    wait_extensions_after_worker = _wait(kinds.EXTENSIONS_AFTER_WORKER)
+    delete_extensions_after_worker = _delete(kinds.EXTENSIONS_AFTER_WORKER)
+    wait_extensions_after_worker_deleted = _wait_deleted(kinds.EXTENSIONS_AFTER_WORKER)
+    delete_stale_extensions_after_worker = _delete_stale(kinds.EXTENSIONS_AFTER_WORKER)
+    wait_stale_extensions_after_worker_deleted = _wait_stale_deleted(kinds.EXTENSIONS_AFTER_WORKER)
+
+    wait_backup_entry_migrated = _wait_migrated(kinds.BACKUP_ENTRY)
+    wait_backup_entry = _wait(kinds.BACKUP_ENTRY)
+
+    migrate_source_backup_entry = _migrate(kinds.SOURCE_BACKUP_ENTRY)
+    wait_source_backup_entry_migrated = _wait_migrated(kinds.SOURCE_BACKUP_ENTRY)
+    wait_source_backup_entry = _wait(kinds.SOURCE_BACKUP_ENTRY)
+
+    migrate_internal_dns = _migrate(kinds.INTERNAL_DNS)
+    wait_internal_dns_migrated = _wait_migrated(kinds.INTERNAL_DNS)
+    delete_internal_dns = _delete_and_wait(kinds.INTERNAL_DNS)
+
+    migrate_external_dns = _migrate(kinds.EXTERNAL_DNS)
+    wait_external_dns_migrated = _wait_migrated(kinds.EXTERNAL_DNS)
+    delete_external_dns = _delete_and_wait(kinds.EXTERNAL_DNS)
 
     # Infrastructure
 
@@ -502,179 +622,6 @@ class ExtensionActivities:
         }
 
 
-class Extensions:
-    """Operations on the objects of any kind. Each method may run twice."""
-
-    def __init__(self, clusters: Clusters) -> None:
-        self._clusters = clusters
-
-    def operations(self, kind: Kind) -> dict[str, Operation]:
-        """Operations that are the same for all kinds, by the name of their task."""
-        migrating: dict[str, Operation] = {
-            f"migrate_{kind.task}": self.migrate,
-            f"wait_{kind.task}_migrated": self.wait_migrated,
-        }
-        if kind.at_once:
-            return {**migrating, f"delete_{kind.task}": self.delete_and_wait}
-        made: dict[str, Operation] = {
-            **migrating,
-            f"wait_{kind.task}": self.wait,
-            f"delete_{kind.task}": self.delete,
-            f"wait_{kind.task}_deleted": self.wait_deleted,
-        }
-        if kind.existing:
-            made[f"delete_stale_{kind.task}"] = self.delete_stale
-            made[f"wait_stale_{kind.task}_deleted"] = self.wait_stale_deleted
-        return made
-
-    async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
-        """Apply the objects and ask their controllers to reconcile them, if an input of the controllers has changed.
-
-        On restore, apply them with the state that the source has saved, and ask the controllers to restore it.
-        """
-        if task.operation is OperationType.RESTORE:
-            state = await read_shoot_state(self._clusters, task) or ShootStateView()
-            await asyncio.gather(*(self._restore(task, state, each) for each in wanted))
-            return
-        inputs = "" if kind.only_on_change else await self._inputs(task)
-        asked_for = bool(kind.asked_by) and await self._asked_for(kind, task)
-        await asyncio.gather(
-            *(
-                apply_extension(
-                    self._clusters.seed,
-                    dataclasses.replace(each, inputs=inputs),
-                    task.trigger,
-                    only_on_change=kind.only_on_change and not asked_for,
-                )
-                for each in wanted
-            )
-        )
-
-    async def _inputs(self, task: ShootTask) -> str:
-        credentials = await self._clusters.seed.find(resources.SECRET, CLOUD_SECRET, task.technical_id)
-        version = str(credentials["metadata"]["resourceVersion"]) if credentials else ""
-        return inputs_digest(await self._clusters.cluster(task.technical_id), version)
-
-    async def _asked_for(self, kind: Kind, task: ShootTask) -> bool:
-        view = await self._clusters.cluster(task.technical_id)
-        return kind.asked_by in view.annotations.get(SHOOT_TASKS, "").split(",")
-
-    async def wait(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until the objects that the Shoot has of this kind are ready."""
-        await self.ready(kind, task)
-        return TaskResult()
-
-    async def ready(self, kind: Kind, task: ShootTask) -> list[dict[str, Any]]:
-        """Wait like ``wait``, and return the objects."""
-        names = await kind.wanted(self._clusters, task)
-        waits = await kind.waits(self._clusters, task) if kind.waits else {}
-        return list(
-            await asyncio.gather(*(self._ready(kind, task, name, waits.get(name, kind.wait)) for name in names))
-        )
-
-    async def delete(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Delete all objects of this kind, including former ones."""
-        names = await kind.there(self._clusters, task)
-        await self._delete(kind, task, names)
-        return TaskResult(note=f"{len(names)} deleted" if kind.existing else "")
-
-    async def wait_deleted(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until no object of this kind is left."""
-        await self._gone(kind, task, await kind.there(self._clusters, task))
-        return TaskResult()
-
-    async def delete_stale(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Delete the objects of this kind that the Shoot no longer needs."""
-        names = await kind.stale(self._clusters, task)
-        await self._delete(kind, task, names)
-        return TaskResult(note=", ".join(sorted(names)))
-
-    async def wait_stale_deleted(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until the objects that the Shoot no longer needs are gone."""
-        await self._gone(kind, task, await kind.stale(self._clusters, task))
-        return TaskResult()
-
-    async def migrate(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Ask the controllers of all objects of this kind to release them."""
-        names = await kind.there(self._clusters, task)
-        await asyncio.gather(
-            *(
-                extension.migrate_extension(self._clusters.seed, kind.resource, name, kind.place(task), task.trigger)
-                for name in names
-            )
-        )
-        return TaskResult(note=f"{len(names)} requested" if kind.existing else "")
-
-    async def wait_migrated(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until the controllers have released all objects of this kind."""
-        await asyncio.gather(
-            *(
-                extension.wait_extension_migrated(
-                    self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, task.trigger
-                )
-                for name in await kind.there(self._clusters, task)
-            )
-        )
-        return TaskResult()
-
-    async def delete_and_wait(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Delete all objects of this kind and wait until they are gone, in one task."""
-        await self.delete(kind, task)
-        return await self.wait_deleted(kind, task)
-
-    async def _restore(self, task: ShootTask, state: ShootStateView, wanted: ExtensionObject) -> None:
-        """Restore an object with its state in the ShootState; create the objects that the state refers to first.
-
-        Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the state refers to an object that no seed
-                restores.
-        """
-        kept = state.extension(wanted.resource.kind, wanted.name)
-        if wanted.resource == resources.WORKER and state.machine_state is not None:
-            if kept and kept.get("state"):
-                raise permanent(
-                    ErrorCode.CONFIGURATION_PROBLEM,
-                    f"ShootState {task.shoot} has machines twice: in Worker {wanted.name} and as machine-state; "
-                    "drop one of them",
-                )
-            kept = {**(kept or {}), "state": state.machine_state}
-        try:
-            referenced = [] if kept is None else state.referenced(kept, wanted.resource.kind, wanted.name)
-        except NotRestorable as error:
-            raise not_restorable(task, error) from None
-        for item in referenced:
-            with contextlib.suppress(AlreadyExists):
-                await self._clusters.seed.create(
-                    {**item, "metadata": {**item["metadata"], "namespace": task.technical_id}}
-                )
-        await extension.restore_extension(self._clusters.seed, wanted, task.trigger, kept)
-
-    async def _ready(self, kind: Kind, task: ShootTask, name: str, wait: Wait) -> dict[str, Any]:
-        # Wait for the operation that wrote the object last, whichever it was.
-        trigger = await extension.asked_at(self._clusters.seed, kind.resource, name, kind.place(task))
-        return await extension.wait_extension_ready(
-            self._clusters.seed_caches, kind.resource, name, kind.place(task), wait, trigger=trigger
-        )
-
-    async def _delete(self, kind: Kind, task: ShootTask, names: Iterable[str]) -> None:
-        await asyncio.gather(
-            *(
-                extension.delete_extension(self._clusters.seed, kind.resource, name, kind.place(task), task.trigger)
-                for name in names
-            )
-        )
-
-    async def _gone(self, kind: Kind, task: ShootTask, names: Iterable[str]) -> None:
-        await asyncio.gather(
-            *(
-                extension.wait_extension_deleted(
-                    self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, task.trigger
-                )
-                for name in names
-            )
-        )
-
-
 async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:
     """Whether the backups that this control plane continues from are of a lost seed, which did not hand them over."""
     return says_taken_over(
@@ -689,14 +636,6 @@ def says_taken_over(entry: Mapping[str, Any] | None) -> bool:
 
 def _kept_note(until: datetime) -> str:
     return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _activity(name: str, operation: Operation, kind: Kind) -> Callable[[ShootTask], Awaitable[TaskResult]]:
-    @activity.defn(name=name)
-    async def run(task: ShootTask) -> TaskResult:
-        return await operation(kind, task)
-
-    return run
 
 
 def _external_dns_provider(view: ClusterView) -> tuple[str, dict[str, str]] | None:

@@ -12,8 +12,8 @@ from temporalio import activity
 from activities.clusters import Clusters
 from activities.components import base, machine_controller_manager
 from activities.seed import rollout
-from activities.seed.extension_kinds import Kind, all_of
-from activities.seed.extensions import Extensions
+from activities.seed.extension_kinds import IN_NAMESPACE, Kind, all_of
+from activities.seed.extension_operations import Extensions
 from api import resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.resources import Resource
@@ -21,16 +21,8 @@ from kube.errors import NotFound
 
 _EXTENSION_KINDS = tuple(
     Kind(resource.plural, resource, existing=all_of(resource))
-    for resource in (
-        resources.BASTION,
-        resources.CONTAINER_RUNTIME,
-        resources.CONTROL_PLANE,
-        resources.EXTENSION,
-        resources.INFRASTRUCTURE,
-        resources.NETWORK,
-        resources.OPERATING_SYSTEM_CONFIG,
-        resources.WORKER,
-    )
+    for resource in IN_NAMESPACE
+    if resource != resources.DNS_RECORD
 )
 """All kinds of extension objects, except those that other tasks delete: DNSRecord and BackupEntry."""
 _MACHINE_KINDS = (

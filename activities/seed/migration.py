@@ -23,7 +23,8 @@ from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
 from activities.seed.extension_access import ExtensionAccess, shared_by_source
 from activities.seed.extension_objects import MANAGER, ExtensionObject
-from activities.seed.extensions import Extensions, is_taken_over, says_taken_over
+from activities.seed.extension_operations import Extensions
+from activities.seed.extensions import is_taken_over, says_taken_over
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult, backup_entry_name, source_backup_entry_name

@@ -21,7 +21,7 @@ from activities.heartbeat import heartbeating
 from activities.secrets.manager import SecretsManager
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
-from activities.seed.extensions import Extensions
+from activities.seed.extension_operations import Extensions
 from activities.seed.secrets import ssh_public_keys
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult

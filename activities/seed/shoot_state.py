@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from activities.clusters import Clusters
 from activities.errors import permanent
 from activities.secrets.sealing import CannotOpen, Sealing
+from activities.seed.extension_kinds import IN_NAMESPACE
 from api import compression, constants, resources
 from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.decisions import shoot_state
@@ -30,17 +31,8 @@ MANAGER = "gardenlet"
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
 """Annotation with the seed whose migration wrote the ShootState: a second run adds to it and does not replace it."""
 
-KINDS = (
-    resources.CONTAINER_RUNTIME,
-    resources.CONTROL_PLANE,
-    resources.DNS_RECORD,
-    resources.EXTENSION,
-    resources.INFRASTRUCTURE,
-    resources.NETWORK,
-    resources.OPERATING_SYSTEM_CONFIG,
-    resources.WORKER,
-)
-"""Extension kinds in a control plane's namespace."""
+KINDS = tuple(each for each in IN_NAMESPACE if each != resources.BASTION)
+"""Kinds whose state a ShootState keeps. A Bastion is deleted before its Shoot moves."""
 
 
 @dataclass(frozen=True)

@@ -4,62 +4,75 @@ With ``--check`` it writes nothing and exits 1 if a page is out of date.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from api.contracts.flows import FlowInput, ShootFacts, Survey
+from api.contracts.flows import FlowInput, ShootFacts
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from docs.flows.pictures import drawn, with_phases
 from tests.unit.workflows.decision_tables import TABLES
 from workflows.flow import Flow
-from workflows.shoot import delete, force_delete, forget, migrate, reconcile
-from workflows.shoot.delete import delete_flow
-from workflows.shoot.force_delete import force_delete_flow
-from workflows.shoot.forget import forget_flow
-from workflows.shoot.migrate import migrate_flow
-from workflows.shoot.reconcile import reconcile_flow
+from workflows.shoot.decision import FlowKind
+from workflows.shoot.flows import ALL_EXISTS, FLOWS
 
 HERE = Path(__file__).parent
-THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True)
+_OPERATIONS = {
+    FlowKind.RESTORE: OperationType.RESTORE,
+    FlowKind.MIGRATE: OperationType.MIGRATE,
+    FlowKind.DELETE: OperationType.DELETE,
+    FlowKind.FORCE_DELETE: OperationType.DELETE,
+    FlowKind.FORGET: OperationType.MIGRATE,
+    FlowKind.DELETE_BACKUPS: OperationType.DELETE,
+}
+_VARIANTS: dict[FlowKind, dict[str, dict[str, bool]]] = {
+    FlowKind.RECONCILE: {
+        "workerless": {"workerless": True},
+        "hibernated": {"hibernated": True},
+        "no backup": {"backup": False},
+        "skip-readiness": {"skip_readiness": True},
+    },
+    FlowKind.DELETE: {
+        "workerless": {"workerless": True},
+        "skip-cleanup": {"skip_cleanup": True},
+        "no namespace": {"namespace": False},
+        "no API server or Infrastructure": {"cluster": False},
+        "no ControlPlane": {"control_plane": False},
+        "no kube-controller-manager": {"controller_manager": False},
+    },
+    FlowKind.FORCE_DELETE: {"workerless": {"workerless": True}},
+    FlowKind.MIGRATE: {
+        "workerless": {"workerless": True},
+        "no namespace": {"namespace": False},
+        "no API server": {"api_server": False},
+        "the backups are handed over": {"backups": False},
+    },
+    FlowKind.RESTORE: {"workerless": {"workerless": True}},
+}
+"""Cases in which a flow skips tasks, each with the facts and findings of the survey that differ from the usual ones."""
 
 
-def _input(facts: ShootFacts, operation: OperationType, destination: str = "") -> FlowInput:
-    shoot = ShootRef(namespace="garden-local", name="demo", uid="0")
-    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed="seed", generation=1, operation=operation,
-                     destination=destination)  # fmt: skip
-    return FlowInput(task=task, facts=facts, sources=("source",))
+def _flow(kind: FlowKind, **changes: bool) -> Flow[ShootTask]:
+    facts = {name: value for name, value in changes.items() if name in ShootFacts.model_fields}
+    survey = {name: value for name, value in changes.items() if name not in facts}
+    task = ShootTask(
+        shoot=ShootRef(namespace="garden-local", name="demo", uid="0"),
+        technical_id="shoot--local--demo",
+        seed="seed",
+        generation=1,
+        operation=_OPERATIONS.get(kind, OperationType.RECONCILE),
+        destination="seed-2" if kind is FlowKind.FORGET else "",
+    )
+    request = FlowInput(task=task, facts=ShootFacts.model_validate(facts), sources=("source",))
+    return FLOWS[kind].build(request, ALL_EXISTS.model_copy(update=survey))
 
 
-def _reconcile(**facts: bool) -> Flow:
-    return reconcile_flow(_input(ShootFacts(**facts), OperationType.RECONCILE))
-
-
-def _delete(survey: Survey = THERE, **facts: bool) -> Flow:
-    return delete_flow(_input(ShootFacts(**facts), OperationType.DELETE), survey)
-
-
-def _force_delete(**facts: bool) -> Flow:
-    return force_delete_flow(_input(ShootFacts(**facts), OperationType.DELETE))
-
-
-def _migrate(survey: Survey = THERE, **facts: bool) -> Flow:
-    return migrate_flow(_input(ShootFacts(**facts), OperationType.MIGRATE), survey)
-
-
-def _restore(**facts: bool) -> Flow:
-    return reconcile_flow(_input(ShootFacts(**facts), OperationType.RESTORE))
-
-
-def _without(**missing: bool) -> Flow:
-    return _delete(THERE.model_copy(update=missing))
-
-
-def _page(title: str, doc: str, build: Callable[[], Flow], variants: dict[str, Flow]) -> str:
-    flow, phases = with_phases(build)
+def _page(kind: FlowKind) -> str:
+    flow, phases = with_phases(lambda: _flow(kind))
+    variants = {reason: _flow(kind, **changes) for reason, changes in _VARIANTS.get(kind, {}).items()}
+    doc = sys.modules[FLOWS[kind].workflow.__module__].__doc__ or ""
     lines = [
-        f"# {title}",
+        f"# {FLOWS[kind].title}",
         "",
         "Generated by `docs/flows/generate.py` from the code of the flow.",
         "",
@@ -98,62 +111,7 @@ def _decision() -> str:
 
 def pages() -> dict[str, str]:
     """File name and text of each page."""
-    return {
-        "decision.md": _decision(),
-        "reconcile.md": _page(
-            "Create or reconcile a Shoot",
-            reconcile.__doc__ or "",
-            _reconcile,
-            {
-                "workerless": _reconcile(workerless=True),
-                "hibernated": _reconcile(hibernated=True),
-                "no backup": _reconcile(backup=False),
-                "skip-readiness": _reconcile(skip_readiness=True),
-            },
-        ),
-        "delete.md": _page(
-            "Delete a Shoot",
-            delete.__doc__ or "",
-            _delete,
-            {
-                "workerless": _delete(workerless=True),
-                "skip-cleanup": _delete(skip_cleanup=True),
-                "no namespace": _without(namespace=False),
-                "no API server or Infrastructure": _without(cluster=False),
-                "no ControlPlane": _without(control_plane=False),
-                "no kube-controller-manager": _without(controller_manager=False),
-            },
-        ),
-        "force-delete.md": _page(
-            "Force-delete a Shoot",
-            force_delete.__doc__ or "",
-            _force_delete,
-            {"workerless": _force_delete(workerless=True)},
-        ),
-        "migrate.md": _page(
-            "Migrate a Shoot's control plane to another seed",
-            migrate.__doc__ or "",
-            _migrate,
-            {
-                "workerless": _migrate(workerless=True),
-                "no namespace": _migrate(THERE.model_copy(update={"namespace": False})),
-                "no API server": _migrate(THERE.model_copy(update={"api_server": False})),
-                "the backups are handed over": _migrate(THERE.model_copy(update={"backups": False})),
-            },
-        ),
-        "forget.md": _page(
-            "Clean up a control plane that another seed has taken over",
-            forget.__doc__ or "",
-            lambda: forget_flow(_input(ShootFacts(), OperationType.MIGRATE, destination="seed-2")),
-            {},
-        ),
-        "restore.md": _page(
-            "Restore a Shoot's control plane from another seed",
-            reconcile.__doc__ or "",
-            _restore,
-            {"workerless": _restore(workerless=True)},
-        ),
-    }
+    return {"decision.md": _decision(), **{f"{kind}.md": _page(kind) for kind in FLOWS}}
 
 
 def main() -> None:

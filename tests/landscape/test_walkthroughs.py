@@ -113,7 +113,7 @@ BEFORE: dict[str, Callable[[Shoot], None]] = {
     "kubectl -n garden-local wait --for=condition=BastionReady": _serve_bastion,
     "kubectl -n garden-local get shoot demo -o jsonpath='{.status.lastMaintenance}'": _until_maintained,
 }
-"""What happens before a command, by others than the reader."""
+"""Actions before a command, by other actors than the reader."""
 
 
 def _bastion(shoot: Shoot, stack: ExitStack) -> None:
@@ -146,7 +146,7 @@ AROUND: dict[str, Callable[[Shoot, ExitStack], None]] = {
     "docs/operations/schedules.md": _maintenance,
     "docs/operations/seed.md": _secret_of_manifests,
 }
-"""What a document takes for granted, and what is removed after its commands."""
+"""Preconditions of a document, and clean-up after its commands."""
 
 
 @pytest.mark.parametrize("document", ON_A_LANDSCAPE)

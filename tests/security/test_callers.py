@@ -26,8 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from workers.lib.callers import HEADER, Callers
 
 from workers.lib.sandbox import workflow_runner
-from workflows.seed import ReconcileSeed
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 
 SPOKEN = Repair(action=Action.PAUSE, reason="a flood", by="mallory")
 RUNNER = workflow_runner()
@@ -155,7 +154,7 @@ async def test_a_history_from_before_names_were_required_replays(temporal_addres
     await replayer.replay_workflow(history)
 
 
-@pytest.mark.parametrize("defined", [*WORKFLOWS, ReconcileSeed], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("defined", WORKFLOWS, ids=lambda each: each.__name__)
 def test_each_update_that_names_its_author_is_checked_before_it_is_accepted(defined: type) -> None:
     """A name that is required is asked for by the check: an update without one would pass."""
     definition = workflow._Definition.must_from_class(defined)

@@ -23,7 +23,7 @@ from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 from workers.gardenlet.namespace_guard import UNGUARDED, NamespaceGuard
 from workers.lib import registry
-from workflows.flow import Flow
+from workflows.flow import Flow, activity_name
 from workflows.shoot.delete import delete_flow
 from workflows.shoot.migrate import migrate_flow
 
@@ -153,7 +153,7 @@ async def test_objects_known_by_uid_are_cleaned_up_next_to_another_shoot(gardenl
 
 def test_only_activities_of_a_seed_are_exempt() -> None:
     clusters = cast(Clusters, SimpleNamespace(seed=None, garden=None, seed_caches=None))
-    offered = {registry.activity_name(each) for each in registry.seed_activities(clusters, vpn_network="10.0.0.0/8")}
+    offered = {activity_name(each) for each in registry.seed_activities(clusters, vpn_network="10.0.0.0/8")}
 
     assert offered >= UNGUARDED
 

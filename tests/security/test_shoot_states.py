@@ -15,7 +15,7 @@ from activities.clusters import ClusterView
 from activities.secrets.sealing import Sealing
 from activities.seed import extension_kinds as kinds
 from activities.seed.extension_objects import ExtensionObject
-from activities.seed.extensions import Extensions
+from activities.seed.extension_operations import Extensions
 from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
 from api import compression

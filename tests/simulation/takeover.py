@@ -13,7 +13,7 @@ from etcd import snapshots
 from tests.simulation.machinery import Container, Machine
 from tests.simulation.world import DELTA_PERIOD, PREFIX, Variant, World, Write
 from workflows.flow import Flow
-from workflows.shoot.lifecycle import ALL_EXISTS
+from workflows.shoot.flows import ALL_EXISTS
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 

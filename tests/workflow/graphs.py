@@ -4,10 +4,8 @@ from api.contracts.flows import FlowInput, ShootFacts
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.workflow.world import DESTINATION, SEED, SHOOT
 from workflows.flow import Flow
-from workflows.shoot.delete import delete_flow
-from workflows.shoot.lifecycle import ALL_EXISTS
-from workflows.shoot.migrate import migrate_flow
-from workflows.shoot.reconcile import reconcile_flow
+from workflows.shoot.decision import FlowKind
+from workflows.shoot.flows import FLOWS
 
 FACTS = ShootFacts(credentials="1", managed_issuer=True, ssh_access=False)
 NO_RETURN = "deploy_source_backup_entry_there"
@@ -23,13 +21,8 @@ def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
 
 
 def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
-    request = asked(what, shoot)
-    match what:
-        case OperationType.DELETE:
-            return delete_flow(request, ALL_EXISTS)
-        case OperationType.MIGRATE:
-            return migrate_flow(request, ALL_EXISTS)
-    return reconcile_flow(request)
+    kinds = {OperationType.DELETE: FlowKind.DELETE, OperationType.MIGRATE: FlowKind.MIGRATE}
+    return FLOWS[kinds.get(what, FlowKind.RECONCILE)].build(asked(what, shoot))
 
 
 def before_no_return() -> list[str]:

@@ -58,7 +58,7 @@ class RunGraph:
             ),
         )
         for name, node in graph.nodes.items():
-            self.flow.add(name, after=node.after, unless=node.unless, completes=node.completes, activity="work")
+            self.flow.add(Tasks.work, name=name, after=node.after, unless=node.unless, completes=node.completes)
 
     @workflow.query
     def progress(self) -> FlowProgress:

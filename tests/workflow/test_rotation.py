@@ -13,7 +13,7 @@ from temporalio.worker import Worker
 from api.contracts.operations import GARDEN_QUEUE, seed_queue
 from api.contracts.rotation import CompleteRotation, Kind, Phase, RotationInput, RotationView, Survey, User
 from tests.workflow.rotation_garden import SHOOT, STARTED, RotationGarden
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
 
 NODE = User(who="node n-1", why="has an old certificate", remedy="roll its pool")

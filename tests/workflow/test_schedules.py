@@ -14,7 +14,7 @@ from api.contracts.schedules import ScheduledTime
 from api.decisions.schedules import WantedSchedule, wanted_schedules
 from tests.workflow.world import SHOOT
 from workers.controller_manager.watchers.schedules import schedule_of
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 
 SPEC = {
     "hibernation": {"schedules": [{"start": "0 20 * * *"}]},

@@ -37,7 +37,7 @@ from workers.lib.codec import ReadingCodec, data_converter
 from workers.lib.heartbeats import Heartbeats
 from workers.lib.registry import garden_activities
 from workflows import visibility
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")

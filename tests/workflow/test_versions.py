@@ -17,7 +17,7 @@ from api import versioning
 from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.lib.temporal import VersioningConfig
 from workers.promote import PromoteConfig, describe, draining_builds, promote
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.rotate import ROTATIONS
 
 QUEUE = "versions"
@@ -176,7 +176,7 @@ async def test_only_long_lived_workflows_upgrade_while_running() -> None:
     program = (
         "from api import versioning; versioning.enabled = True\n"
         "from temporalio import workflow\n"
-        "from workflows.shoot import WORKFLOWS\n"
+        "from workflows.garden import WORKFLOWS\n"
         "for each in map(workflow._Definition.must_from_class, WORKFLOWS):\n"
         "    if each.versioning_behavior: print(each.name, each.versioning_behavior.name)\n"
     )

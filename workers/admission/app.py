@@ -13,7 +13,7 @@ from prometheus_client import Histogram
 from pydantic import ValidationError
 
 from api.resources import Object
-from workers.admission.kinds import MUTATORS, VALIDATORS
+from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
 from workers.admission.webhooks import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
@@ -32,6 +32,8 @@ Patch = list[dict[str, Any]]
 
 def application(garden: Garden) -> web.Application:
     """The server's routes."""
+    mutators = {(each.group, each.plural): handler for each, handler in MUTATORS.items()}
+    validators = {(each.group, each.plural): handler for each, handler in (VALIDATORS | DELETION_VALIDATORS).items()}
 
     async def mutate(review: Review) -> dict[str, Any]:
         if review.object is None:
@@ -39,14 +41,14 @@ def application(garden: Garden) -> web.Application:
         if review.operation == "UPDATE" and is_gardenlet(review.user):
             return {}  # defaults of a new version would be changes that a gardenlet may not make
         try:
-            wanted = await MUTATORS[review.group, review.plural](review, garden)
+            wanted = await mutators[review.group, review.plural](review, garden)
         except ValidationError:
             return {}  # the schema is validated next, and its message is clearer
         changes = patch(review.object, wanted)
         return {"patchType": "JSONPatch", "patch": b64encode(json.dumps(changes).encode()).decode()} if changes else {}
 
     async def validate(review: Review) -> dict[str, Any]:
-        warnings = await VALIDATORS[review.group, review.plural](review, garden)
+        warnings = await validators[review.group, review.plural](review, garden)
         return {"warnings": warnings} if warnings else {}
 
     async def restrict(review: Review) -> dict[str, Any]:

@@ -13,11 +13,9 @@ from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import (
     AUTHENTICATION_ISSUER,
     CONTROL_PLANE_MIGRATION,
-    CORE,
     FINALIZER,
     GARDEN_NAMESPACE,
     MIGRATION_BAD_CASE,
-    OPERATIONS,
     PROJECT_NAME,
     REPAIR_VERB,
     SECURITY,
@@ -41,7 +39,7 @@ from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.meta import KubeObject
 from api.names import backup_entry_names, domains_above
-from api.resources import Object
+from api.resources import Object, Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving
@@ -572,24 +570,27 @@ async def _bastion_shoot(bastion: Bastion, review: Review, garden: Garden) -> Ob
     return await garden.find(resources.SHOOT, bastion.spec.shoot_ref.name, review.namespace)
 
 
-MUTATORS: dict[tuple[str, str], Mutate] = {
-    (CORE, "shoots"): mutate_shoot,
-    (CORE, "projects"): mutate_project,
-    (CORE, "seeds"): mutate_seed,
-    (CORE, "secretbindings"): mutate_binding,
-    (CORE, "internalsecrets"): mutate_internal_secret,
-    (SECURITY, "credentialsbindings"): mutate_binding,
-    (OPERATIONS, "bastions"): mutate_bastion,
+MUTATORS: dict[Resource, Mutate] = {
+    resources.SHOOT: mutate_shoot,
+    resources.PROJECT: mutate_project,
+    resources.SEED: mutate_seed,
+    resources.SECRET_BINDING: mutate_binding,
+    resources.INTERNAL_SECRET: mutate_internal_secret,
+    resources.CREDENTIALS_BINDING: mutate_binding,
+    resources.OPERATIONS_BASTION: mutate_bastion,
 }
-VALIDATORS: dict[tuple[str, str], Validate] = {
-    (CORE, "shoots"): validate_shoot,
-    (CORE, "projects"): validate_project,
-    (CORE, "seeds"): validate_seed,
-    (CORE, "cloudprofiles"): validate_cloud_profile,
-    (CORE, "secretbindings"): validate_binding,
-    (CORE, "shootstates"): validate_shoot_state,
-    (CORE, "backupbuckets"): validate_backup_bucket,
-    (SECURITY, "credentialsbindings"): validate_binding,
-    (OPERATIONS, "bastions"): validate_bastion,
-    ("", "namespaces"): validate_project_namespace,
+"""Handlers of creations and updates, which set defaults. The webhook rules are made from these tables."""
+VALIDATORS: dict[Resource, Validate] = {
+    resources.SHOOT: validate_shoot,
+    resources.PROJECT: validate_project,
+    resources.SEED: validate_seed,
+    resources.CLOUD_PROFILE: validate_cloud_profile,
+    resources.SECRET_BINDING: validate_binding,
+    resources.SHOOT_STATE: validate_shoot_state,
+    resources.CORE_BACKUP_BUCKET: validate_backup_bucket,
+    resources.CREDENTIALS_BINDING: validate_binding,
+    resources.OPERATIONS_BASTION: validate_bastion,
 }
+"""Handlers of creations, updates and deletions."""
+DELETION_VALIDATORS: dict[Resource, Validate] = {resources.NAMESPACE: validate_project_namespace}
+"""Handlers of deletions only; of namespaces, only those of Projects."""

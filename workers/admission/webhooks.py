@@ -1,41 +1,18 @@
-"""Webhooks of the garden's API: defaults and validations that a schema cannot express."""
+"""Webhook configurations of the garden's API. Their rules are the kinds that have handlers in ``admission.kinds``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from api.constants import CORE, OPERATIONS, ROLE, ROLE_PROJECT, SECURITY, SEEDS_GROUP
+from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP
+from api.resources import Resource
+from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
 from workers.admission.seed_writes import rules
-
-Kinds = dict[tuple[str, str], tuple[str, ...]]
-"""Plural names of kinds by group and version."""
 
 MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
 RESTRICT_PATH = "/restrict-seeds"
-
-# Kinds whose schemas do not suffice; their handlers are in ``workers.admission.kinds``.
-MUTATED: Kinds = {
-    (CORE, "v1beta1"): ("shoots", "projects", "seeds", "secretbindings", "internalsecrets"),
-    (SECURITY, "v1alpha1"): ("credentialsbindings",),
-    (OPERATIONS, "v1alpha1"): ("bastions",),
-}
-VALIDATED: Kinds = {
-    (CORE, "v1beta1"): (
-        "shoots",
-        "projects",
-        "seeds",
-        "cloudprofiles",
-        "secretbindings",
-        "shootstates",
-        "backupbuckets",
-    ),
-    (SECURITY, "v1alpha1"): ("credentialsbindings",),
-    (OPERATIONS, "v1alpha1"): ("bastions",),
-}
-
-DELETION_VALIDATED: Kinds = {("", "v1"): ("namespaces",)}
-"""Kinds whose deletion is validated; of namespaces, only those of Projects."""
 
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
@@ -44,7 +21,14 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
     ``url``: URL of admission, like ``https://198.18.0.1:9443``. ``ca_bundle``: PEM in base64.
     """
 
-    def configuration(kind: str, path: str, kinds: Kinds, operations: list[str]) -> dict[str, Any]:
+    def by_version(kinds: Iterable[Resource]) -> dict[tuple[str, str], list[str]]:
+        """Plural names of the kinds by group and version."""
+        plurals: dict[tuple[str, str], list[str]] = {}
+        for each in kinds:
+            plurals.setdefault((each.group, each.version), []).append(each.plural)
+        return plurals
+
+    def configuration(kind: str, path: str, kinds: Iterable[Resource], operations: list[str]) -> dict[str, Any]:
         webhook: dict[str, Any] = {
             "name": f"{path.strip('/')}.admission.gardener.cloud",
             "admissionReviewVersions": ["v1"],
@@ -55,8 +39,8 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "sideEffects": "None",
             "timeoutSeconds": 10,
             "rules": [
-                {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": list(plurals)}
-                for (group, version), plurals in kinds.items()
+                {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": plurals}
+                for (group, version), plurals in by_version(kinds).items()
             ],
         }
         if kind == "MutatingWebhookConfiguration":
@@ -68,11 +52,11 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "webhooks": [webhook],
         }
 
-    mutating = configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATED, ["CREATE", "UPDATE"])
+    mutating = configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATORS, ["CREATE", "UPDATE"])
     validating = configuration(
-        "ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATED, ["CREATE", "UPDATE", "DELETE"]
+        "ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATORS, ["CREATE", "UPDATE", "DELETE"]
     )
-    namespaces = configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, DELETION_VALIDATED, ["DELETE"])
+    namespaces = configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, DELETION_VALIDATORS, ["DELETE"])
     validating["webhooks"].append(
         namespaces["webhooks"][0]
         | {
@@ -80,7 +64,7 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
         }
     )
-    restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, {}, [])["webhooks"][0]
+    restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
     validating["webhooks"].append(
         restriction
         | {

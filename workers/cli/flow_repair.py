@@ -28,8 +28,7 @@ from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workers.lib.callers import Callers
 from workers.lib.sandbox import workflow_runner
-from workflows.seed import ReconcileSeed
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import OperationAnswer
 
 
@@ -179,7 +178,7 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
         chosen, run_id = await chosen_operation(client, shoot, chosen)
         history = await client.get_workflow_handle(chosen, run_id=run_id).fetch_history()
     replayer = Replayer(
-        workflows=[*WORKFLOWS, ReconcileSeed],
+        workflows=WORKFLOWS,
         data_converter=_unsent(client.data_converter) if client else pydantic_data_converter,
         interceptors=[Callers()],
         workflow_runner=workflow_runner(),

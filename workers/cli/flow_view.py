@@ -4,7 +4,7 @@ The history has all tasks that have ended, and the server's description of the w
 graph, which is built again from the flow's input, has the tasks that are still to run. No worker needs to be up.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,13 +19,8 @@ from api.contracts.flows import FlowInput, Survey, TaskState
 from api.contracts.operations import TaskResult
 from api.contracts.repair import Repair
 from api.model import ApiModel
-from workflows.flow import Flow
-from workflows.shoot.delete import DeleteShoot, delete_flow
-from workflows.shoot.delete_backups import DeleteBackups, delete_backups_flow
-from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
-from workflows.shoot.forget import ForgetShoot, forget_flow
-from workflows.shoot.migrate import MigrateShoot, migrate_flow
-from workflows.shoot.reconcile import reconcile_flow
+from workflows.shoot.base import ShootFlow
+from workflows.shoot.flows import FLOWS
 
 SURVEY = "survey"
 _OURS = frozenset({"report_progress"})
@@ -236,20 +231,25 @@ class FlowHistory:
                 run.error = f"out of time; last error: {getattr(last, 'message', last)}"
                 run.code = _code(last)
 
-    def graph(self) -> Flow | None:
-        """The flow's graph; None while a flow whose tasks depend on its survey has no result of the survey yet."""
+    def graph(self) -> ShootFlow | None:
+        """The flow's graph; None while its tasks depend on a survey that has no result yet, or if this version of the
+        code does not have the flow.
+        """
         graph = self._graph()
         if graph is not None:
             for repair in self._repairs:
                 graph.note(repair)
         return graph
 
-    def _graph(self) -> Flow | None:
+    def _graph(self) -> ShootFlow | None:
         if self._input is None:
             return None
-        if self._kind in _SURVEYED:
-            return _SURVEYED[self._kind](self._input, self._survey) if self._survey else None
-        return _OTHERS.get(self._kind, reconcile_flow)(self._input)
+        definition = _DEFINITIONS.get(self._kind)
+        if definition is None:
+            return None
+        if definition.surveyed is None:
+            return definition.build(self._input)
+        return definition.build(self._input, self._survey) if self._survey else None
 
     async def view(self, pending: Sequence[Any] = ()) -> FlowView:
         """The view of all events read so far. ``pending``: pending activities in the server's description."""
@@ -299,7 +299,7 @@ class FlowHistory:
         told = [str(each) for each in await self._converter.decode(payloads)]
         run.waits_for, run.sees = (told[0], told[1]) if len(told) >= 2 else ("", "; ".join(told))
 
-    def _tasks_of(self, graph: Flow) -> tuple[TaskView, ...]:
+    def _tasks_of(self, graph: ShootFlow) -> tuple[TaskView, ...]:
         views = []
         states: dict[str, TaskState] = {}
         for indent, name in graph.tree():
@@ -391,16 +391,7 @@ _ACTIVITY_EVENTS = frozenset(
         EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
     }
 )
-_SURVEYED: dict[str, Callable[[FlowInput, Survey], Flow]] = {
-    DeleteShoot.__name__: delete_flow,
-    MigrateShoot.__name__: migrate_flow,
-}
-"""Flows whose tasks depend on the result of their survey."""
-_OTHERS: dict[str, Callable[[FlowInput], Flow]] = {
-    ForceDeleteShoot.__name__: force_delete_flow,
-    ForgetShoot.__name__: forget_flow,
-    DeleteBackups.__name__: delete_backups_flow,
-}
+_DEFINITIONS = {each.workflow.__name__: each for each in FLOWS.values()}
 _REPAIRS = frozenset({"repair", "pause", "resume"})
 """Updates and signals of an operation's workflow."""
 _ENDS = {

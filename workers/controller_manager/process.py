@@ -37,8 +37,7 @@ from workers.lib.sandbox import workflow_runner
 from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import TemporalConnection, connect, follow_certificate
 from workers.lib.tracing import TracingConfig
-from workflows.seed import ReconcileSeed
-from workflows.shoot import WORKFLOWS
+from workflows.garden import WORKFLOWS
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ async def run(config_path: str) -> None:
     worker = Worker(
         temporal,
         task_queue=GARDEN_QUEUE,
-        workflows=[*WORKFLOWS, ReconcileSeed],
+        workflows=WORKFLOWS,
         activities=registry.garden_activities(
             garden, caches, config.shoots, sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)
         ),

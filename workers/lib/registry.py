@@ -1,10 +1,8 @@
-"""Activities that each process offers. A test compares the task names of the flows with these lists."""
+"""Activities that each process offers. A test checks that they include the activities of all flows."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-
-from temporalio import activity
 
 from activities.clusters import Clusters
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
@@ -99,9 +97,3 @@ def garden_activities(
 def _activities_of(*owners: object) -> list[Callable[..., Any]]:
     methods = [getattr(owner, name) for owner in owners for name in dir(owner) if not name.startswith("_")]
     return [method for method in methods if hasattr(method, "__temporal_activity_definition")]
-
-
-def activity_name(method: Callable[..., Any]) -> str:
-    """Name by which a flow calls the activity."""
-    definition = activity._Definition.must_from_callable(method)
-    return definition.name or method.__name__

@@ -6,18 +6,22 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.garden.flows import FlowActivities
-    from activities.seed.secrets import CleanupSecrets
+    from activities.garden.shoot_states import ShootStateSealingActivities
+    from activities.seed.secrets import CleanupSecrets, SecretActivities
+    from activities.seed.survey import SurveyActivities
     from api.contracts.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
     from api.contracts.operations import ResealShootState, ShootTask, seed_queue
     from api.contracts.repair import Repair
     from workflows import options
-    from workflows.flow import Flow, Skip
+    from workflows.flow import EVERYTHING, Call, Flow, Skip
+
+ShootFlow = Flow[ShootTask]
 
 
 class OperationWorkflow:
     """Base of a workflow that runs one flow."""
 
-    graph: Flow | None = None
+    graph: ShootFlow | None = None
 
     @workflow.query
     def progress(self) -> FlowProgress:
@@ -56,11 +60,11 @@ class OperationWorkflow:
         if self.graph is not None:
             self.graph.resume(request)
 
-    async def run_surveyed(self, request: FlowInput, flow_of: Callable[[FlowInput, Survey], Flow]) -> FlowOutcome:
+    async def run_surveyed(self, request: FlowInput, flow_of: Callable[[FlowInput, Survey], ShootFlow]) -> FlowOutcome:
         """Run a flow whose tasks depend on the objects that exist in the seed."""
         self.report(request.task)
-        survey = await workflow.execute_activity(
-            "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
+        survey = await workflow.execute_activity_method(
+            SurveyActivities.survey, request.task, **options.survey(seed_queue(request.task.seed))
         )
         self.graph = flow_of(request, survey)
         return await self.graph.run()
@@ -77,7 +81,7 @@ class OperationWorkflow:
         )
 
 
-def shoot_flow(request: FlowInput) -> Flow:
+def shoot_flow(request: FlowInput) -> ShootFlow:
     """An empty flow for one Shoot; by default its tasks run in the task queue of the seed."""
     task = request.task
     return Flow(
@@ -90,21 +94,27 @@ def shoot_flow(request: FlowInput) -> Flow:
 
 
 def add_reseal(
-    flow: Flow, request: FlowInput, seed: str, name: str, *, after: Sequence[str] = (), unless: Skip = None
-) -> None:
+    flow: ShootFlow, request: FlowInput, seed: str, name: str, *, after: Sequence[str] = (), unless: Skip = None
+) -> str:
     """Add the task that encrypts the ShootState with the key of a seed. It runs in the garden, which has all keys."""
     sources = request.sources
-    flow.add(
-        name,
-        activity="reseal_shoot_state",
+    return flow.add(
+        Call(
+            ShootStateSealingActivities.reseal_shoot_state,
+            lambda: ResealShootState(shoot=request.task.shoot, seed=seed, sources=sources),
+        ),
+        name=name,
         after=after,
         unless=unless,
-        argument=lambda: ResealShootState(shoot=request.task.shoot, seed=seed, sources=sources),
         inputs=[seed, *sources],
         **options.garden_call(f"Encrypt the ShootState for {seed}"),
     )
 
 
-def cleanup_argument(flow: Flow, task: ShootTask) -> Callable[[], CleanupSecrets]:
-    """Returns a function that makes the input of ``cleanup_secrets`` when all other tasks are done."""
-    return lambda: CleanupSecrets(task=task, names=flow.secrets)
+def add_cleanup(flow: ShootFlow, task: ShootTask) -> str:
+    """Add the task that deletes the Secrets that no task reported, after all other tasks."""
+    return flow.add(
+        Call(SecretActivities.cleanup_secrets, lambda: CleanupSecrets(task=task, names=flow.secrets)),
+        after=EVERYTHING,
+        skip_after_manual_repair=True,
+    )

@@ -46,13 +46,17 @@ _BACKOFF = (timedelta(seconds=10), timedelta(minutes=10))
 
 
 class FlowKind(StrEnum):
-    """Graph of tasks that an operation runs; part of the id of its workflow."""
+    """Graph of tasks; part of the id of its workflow. Definitions: ``workflows.shoot.flows``."""
 
     RECONCILE = "reconcile"
     RESTORE = "restore"
     MIGRATE = "migrate"
     DELETE = "delete"
     FORCE_DELETE = "force-delete"
+    FORGET = "forget"
+    """Not of the lifecycle: the controller-manager starts it."""
+    DELETE_BACKUPS = "delete-backups"
+    """Not of the lifecycle: the controller-manager starts it."""
 
 
 class Effect(StrEnum):

@@ -3,11 +3,11 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from activities.seed.extensions import ExtensionActivities as Extensions
     from api.contracts.flows import FlowInput, FlowOutcome
     from api.contracts.operations import ShootRef, lifecycle_id
     from workflows import options
-    from workflows.flow import Flow
-    from workflows.shoot.base import OperationWorkflow, shoot_flow
+    from workflows.shoot.base import OperationWorkflow, ShootFlow, shoot_flow
 
 
 def delete_backups_id(shoot: ShootRef) -> str:
@@ -15,12 +15,11 @@ def delete_backups_id(shoot: ShootRef) -> str:
     return f"{lifecycle_id(shoot)}/delete-backups"
 
 
-def delete_backups_flow(request: FlowInput) -> Flow:
+def delete_backups_flow(request: FlowInput) -> ShootFlow:
     """Deletes the BackupEntry that the deletion of the Shoot has left."""
     flow = shoot_flow(request)
-    flow.add("delete_backup_entry")
-    flow.add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
-             **options.wait(minutes=10))  # fmt: skip
+    flow.add(Extensions.delete_backup_entry)
+    flow.add(Extensions.wait_backup_entry_deleted, completes="delete_backup_entry", **options.wait(minutes=10))
     return flow
 
 
@@ -33,7 +32,7 @@ class DeleteBackups(OperationWorkflow):
 
     @workflow.init
     def __init__(self, request: FlowInput) -> None:
-        self.graph: Flow = delete_backups_flow(request)
+        self.graph: ShootFlow = delete_backups_flow(request)
 
     @workflow.run
     async def run(self, request: FlowInput) -> FlowOutcome:

@@ -5,7 +5,6 @@ Watchers wake it by a signal; it reads the Shoot itself. Rules: ``workflows.shoo
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -35,14 +34,14 @@ with workflow.unsafe.imports_passed_through():
         ShootView,
         StartedOperation,
         StartOperation,
-        Survey,
     )
     from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, lifecycle_id
     from api.contracts.repair import UNKNOWN_USER, Action, Repair
     from api.model import ApiModel
     from workflows import options, visibility
-    from workflows.flow import Flow, failed_outcome
+    from workflows.flow import failed_outcome
     from workflows.shoot import decision
+    from workflows.shoot.base import ShootFlow
     from workflows.shoot.decision import (
         Abandon,
         Decision,
@@ -54,33 +53,12 @@ with workflow.unsafe.imports_passed_through():
         RestKind,
         Run,
     )
-    from workflows.shoot.delete import DeleteShoot, delete_flow
-    from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
-    from workflows.shoot.migrate import MigrateShoot, migrate_flow
-    from workflows.shoot.reconcile import ReconcileShoot, reconcile_flow
+    from workflows.shoot.flows import FLOWS
     from workflows.versioning import long_lived
 
 _REFUSAL_PAUSE = timedelta(minutes=1)
 """Pause after the garden's API server refused a request of the lifecycle with an error that is not retried."""
 _SUMMARY_LIMIT = 200
-_FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
-    FlowKind.RECONCILE: ReconcileShoot.run,
-    FlowKind.RESTORE: ReconcileShoot.run,
-    FlowKind.MIGRATE: MigrateShoot.run,
-    FlowKind.DELETE: DeleteShoot.run,
-    FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
-}
-ALL_EXISTS = Survey(
-    namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
-)
-"""Survey of a seed that has everything: with it a flow has all its tasks, so that names of tasks can be checked."""
-_GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
-    FlowKind.RECONCILE: reconcile_flow,
-    FlowKind.RESTORE: reconcile_flow,
-    FlowKind.MIGRATE: lambda request: migrate_flow(request, ALL_EXISTS),
-    FlowKind.DELETE: lambda request: delete_flow(request, ALL_EXISTS),
-    FlowKind.FORCE_DELETE: force_delete_flow,
-}
 _SUCCESS = {
     OperationType.CREATE: "Shoot cluster has been successfully reconciled.",
     OperationType.RECONCILE: "Shoot cluster has been successfully reconciled.",
@@ -304,7 +282,7 @@ class ShootLifecycle:
             paused=self._memory.paused,
         )
         child = await workflow.start_child_workflow(
-            _FLOWS[kind],
+            FLOWS[kind].workflow.run,
             FlowInput(task=task, facts=started.facts, attempt=attempt, sources=self._memory.sources),
             id=operation_id(self._shoot, kind, task.generation, attempt.number),
             task_queue=GARDEN_QUEUE,
@@ -505,11 +483,11 @@ class ShootLifecycle:
             return ""
         return f"nothing to retry: no operation of Shoot {self._shoot} has failed or was canceled in this generation"
 
-    def _graph(self) -> Flow:
+    def _graph(self) -> ShootFlow:
         """The graph of the running operation, or of the last one, for its tasks' names."""
         operation, kind = self._memory.operation or OperationType.RECONCILE, self._memory.flow or FlowKind.RECONCILE
         task = ShootTask(shoot=self._shoot, technical_id="", seed="", generation=0, operation=operation)
-        return _GRAPHS[kind](FlowInput(task=task, facts=self._memory.facts, sources=self._memory.sources))
+        return FLOWS[kind].build(FlowInput(task=task, facts=self._memory.facts, sources=self._memory.sources))
 
     async def _outcome_of(self, workflow_id: str) -> FlowOutcome:
         """Outcome of an operation that was canceled or terminated; empty if it cannot be read within 2 minutes."""

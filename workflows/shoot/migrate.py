@@ -10,192 +10,409 @@ meanwhile; the gateway routes no traffic to it yet. The restoration that follows
 deploys the other components.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from activities.seed.autoscaler import AutoscalerActivities as Autoscaler
+    from activities.seed.control_plane import ControlPlaneActivities as ControlPlane
+    from activities.seed.etcd import EtcdActivities as Etcds
+    from activities.seed.extensions import ExtensionActivities as Extensions
+    from activities.seed.force_deletion import ForceDeletionActivities as ForceDeletion
+    from activities.seed.migration import MigrationActivities as Migration
+    from activities.seed.namespace import NamespaceActivities as Namespace
+    from activities.seed.references import ReferenceActivities as References
+    from activities.seed.required_extensions import RequiredExtensionActivities as RequiredExtensions
+    from activities.seed.secrets import SecretActivities as Secrets
+    from activities.seed.shoot_state import ShootStateActivities as ShootStates
+    from activities.shoot.system import ShootSystemActivities as ShootSystem
     from api.contracts.flows import FlowInput, FlowOutcome, Survey
-    from api.contracts.operations import ForwardTask, OperationType, seed_queue
+    from api.contracts.operations import ForwardTask, OperationType, ShootTask, seed_queue
     from workflows import options
-    from workflows.flow import EVERYTHING, Flow
-    from workflows.shoot.base import OperationWorkflow, add_reseal, shoot_flow
+    from workflows.flow import EVERYTHING, Activity, Call, Skip, activity_name
+    from workflows.shoot import release
+    from workflows.shoot.base import OperationWorkflow, ShootFlow, add_reseal, shoot_flow
 
 
-def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
-    """The whole flow; read it from top to bottom."""
-    flow, facts = shoot_flow(request), request.facts
+def migrate_flow(request: FlowInput, survey: Survey) -> ShootFlow:
+    """The whole flow; read this page from top to bottom."""
+    flow, case = shoot_flow(request), _Case(request, survey)
+    _update(flow, case)
+    migrated = _release(flow, case)
+    _persist(flow, case, migrated)
+    prepared = _prepare(flow, case)
+    _delete_persisted(flow, case)
+    records = _dns_records(flow, case)
+    _api_server(flow, case, prepared, records)
+    released = _release_rest(flow, case)
+    _delete_rest(flow, case, [*records, *released])
+    return flow
+
+
+class _Case:
+    """Facts of one migration, and its reasons to skip tasks; a reason is false if it does not hold."""
+
+    def __init__(self, request: FlowInput, survey: Survey) -> None:
+        facts = request.facts
+        self.request, self.facts = request, facts
+        self.there = request.task.model_copy(
+            update={"seed": request.task.destination, "operation": OperationType.RESTORE}
+        )
+        self.readable = "reseal_shoot_state_there" if request.sources else "persist_shootstate"
+        """Task after which the destination can read the ShootState."""
+        self.early = [release.NETWORK, release.OS_CONFIGS, release.WORKER]
+        """Kinds whose objects are in the ShootState."""
+        if facts.container_runtimes:
+            self.early.append(release.CONTAINER_RUNTIMES)
+
+        self.workerless = facts.workerless and "workerless"
+        self.asleep, self.awake = facts.hibernated and "hibernated", not facts.hibernated and "awake"
+        self.no_namespace = not survey.namespace and "no namespace"
+        self.foreign = survey.foreign and "the namespace belongs to another Shoot"
+        self.no_api_server = self.no_namespace or (not survey.api_server and "no API server")
+        self.handed_over = self.no_namespace or (not survey.backups and "the backups are handed over")
+        self.no_etcd = self.no_namespace or (
+            not survey.api_server and not survey.backups and "no API server and no backups"
+        )
+        self.no_machines = self.no_namespace or self.workerless
+        self.preparation_unneeded = self.handed_over or self.asleep
+
+
+def _add_there(
+    flow: ShootFlow,
+    case: _Case,
+    activity: Activity[ShootTask],
+    *,
+    minutes: float = 0,
+    after: Sequence[str] = (),
+    completes: str = "",
+    unless: Skip,
+) -> None:
+    """Add a task that runs in the destination."""
+    chosen = options.wait(minutes=minutes) if minutes else options.seed_call()
+    chosen["task_queue"] = seed_queue(case.there.seed)
+    flow.add(
+        Call(activity, lambda: case.there),
+        name=f"{activity_name(activity)}_there",
+        after=[*(after or filter(None, [completes])), case.readable],
+        completes=completes,
+        unless=unless,
+        **chosen,
+    )
+
+
+def _update(flow: ShootFlow, case: _Case) -> None:
+    """Bring up to date the components that the migration itself needs."""
     add, wait = flow.add, options.wait
-    workerless = facts.workerless and "workerless"
-    asleep, awake = facts.hibernated and "hibernated", not facts.hibernated and "awake"
-    no_namespace = not survey.namespace and "no namespace"
-    no_api_server = no_namespace or (not survey.api_server and "no API server")
-    handed_over = no_namespace or (not survey.backups and "the backups are handed over")
-    no_etcd = no_namespace or (not survey.api_server and not survey.backups and "no API server and no backups")
-    no_machines = no_namespace or workerless
-
-    # Bring up to date the components that the migration itself needs.
-    add("sync_cluster", unless=no_namespace)
-    add("deploy_namespace", after=["sync_cluster"], unless=no_namespace)
-    add("init_secrets", after=["deploy_namespace"], unless=no_namespace)
-    add("deploy_etcds", after=["init_secrets"], unless=no_etcd)
-    add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=no_etcd, **wait(minutes=5))
+    add(Namespace.sync_cluster, unless=case.no_namespace)
+    add(Namespace.deploy_namespace, after=["sync_cluster"], unless=case.no_namespace)
+    add(Secrets.init_secrets, after=["deploy_namespace"], unless=case.no_namespace)
+    add(Etcds.deploy_etcds, after=["init_secrets"], unless=case.no_etcd)
+    add(Etcds.wait_etcds, completes="deploy_etcds", unless=case.no_etcd, **wait(minutes=5))
     # Wake up a hibernated control plane, without its machines: the resource manager needs the API server to release the
     # objects in the shoot.
-    add("deploy_apiserver", after=["wait_etcds"], unless=no_api_server or awake)
-    add("wait_apiserver", after=["deploy_apiserver"], unless=no_api_server or awake, **wait(minutes=5))
-    add("deploy_resource_manager", after=["wait_apiserver"], unless=no_api_server)
-    add("wait_resource_manager", after=["deploy_resource_manager"], unless=no_api_server, **wait(minutes=5))
+    add(ControlPlane.deploy_apiserver, after=["wait_etcds"], unless=case.no_api_server or case.awake)
+    add(
+        ControlPlane.wait_apiserver,
+        after=["deploy_apiserver"],
+        unless=case.no_api_server or case.awake,
+        **wait(minutes=5),
+    )
+    add(ControlPlane.deploy_resource_manager, after=["wait_apiserver"], unless=case.no_api_server)
+    add(
+        ControlPlane.wait_resource_manager,
+        after=["deploy_resource_manager"],
+        unless=case.no_api_server,
+        **wait(minutes=5),
+    )
 
-    # Release the objects in the shoot, then the machines.
-    add("keep_managed_objects", after=["wait_resource_manager"], unless=no_api_server)
-    add("delete_managed_resources", after=["keep_managed_objects"], unless=no_namespace)
-    add("wait_managed_resources_deleted", after=["delete_managed_resources"], unless=no_namespace,
-        **wait(minutes=10))  # fmt: skip
+
+def _release(flow: ShootFlow, case: _Case) -> list[str]:
+    """Release the objects in the shoot, then the machines; returns the tasks before the ShootState is written."""
+    add, wait = flow.add, options.wait
+    add(Migration.keep_managed_objects, after=["wait_resource_manager"], unless=case.no_api_server)
+    add(ShootSystem.delete_managed_resources, after=["keep_managed_objects"], unless=case.no_namespace)
+    add(
+        ShootSystem.wait_managed_resources_deleted,
+        after=["delete_managed_resources"],
+        unless=case.no_namespace,
+        **wait(minutes=10),
+    )
     # Stop the cluster autoscaler first, so that the number of machines stays the one that the ShootState holds.
-    add("delete_autoscaler", after=["keep_managed_objects"], unless=no_machines, **wait(minutes=2))
-    add("delete_machine_controller_manager", after=["wait_managed_resources_deleted", "delete_autoscaler"],
-        unless=no_machines)  # fmt: skip
-    add("wait_machine_controller_manager_deleted", after=["delete_machine_controller_manager"], unless=no_machines,
-        **wait(minutes=5))  # fmt: skip
-    early = ("network", "os_configs", "worker", *(["container_runtimes"] if facts.container_runtimes else []))
-    for kind in early:
-        add(f"migrate_{kind}", after=["wait_machine_controller_manager_deleted"], unless=no_machines)
-        add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", unless=no_machines,
-            **wait(minutes=10))  # fmt: skip
-    before = "extensions_before_apiserver"
-    add(f"migrate_{before}", after=["wait_managed_resources_deleted"], unless=no_namespace)
-    add(f"wait_{before}_migrated", after=[f"migrate_{before}"], completes=f"migrate_{before}", unless=no_namespace,
-        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    add(Autoscaler.delete_autoscaler, after=["keep_managed_objects"], unless=case.no_machines, **wait(minutes=2))
+    add(
+        ControlPlane.delete_machine_controller_manager,
+        after=["wait_managed_resources_deleted", "delete_autoscaler"],
+        unless=case.no_machines,
+    )
+    add(
+        ForceDeletion.wait_machine_controller_manager_deleted,
+        after=["delete_machine_controller_manager"],
+        unless=case.no_machines,
+        **wait(minutes=5),
+    )
+    migrated = []
+    for kind in case.early:
+        asked = add(kind.migrate, after=["wait_machine_controller_manager_deleted"], unless=case.no_machines)
+        migrated.append(add(kind.wait_migrated, completes=asked, unless=case.no_machines, **wait(minutes=10)))
+    add(
+        Extensions.migrate_extensions_before_apiserver,
+        after=["wait_managed_resources_deleted"],
+        unless=case.no_namespace,
+    )
+    add(
+        Extensions.wait_extensions_before_apiserver_migrated,
+        completes="migrate_extensions_before_apiserver",
+        unless=case.no_namespace,
+        **wait(minutes=case.facts.extension_minutes),
+    )
+    migrated.append("wait_extensions_before_apiserver_migrated")
+    return migrated
+
+
+def _persist(flow: ShootFlow, case: _Case, migrated: list[str]) -> None:
+    """Write the ShootState, readable for the destination."""
+    add = flow.add
     # A migration that starts again adds to the ShootState, which may already be encrypted for the destination.
+    request, resealed = case.request, []
     if request.sources:
-        add_reseal(flow, request, request.task.seed, "reseal_shoot_state", unless=no_namespace)
-    persisted = [f"wait_{kind}_migrated" for kind in (*early, before)]
-    add("persist_shootstate", after=[*persisted, *(["reseal_shoot_state"] if request.sources else [])],
-        unless=no_namespace)  # fmt: skip
-    readable = "persist_shootstate"
+        resealed = [add_reseal(flow, request, request.task.seed, "reseal_shoot_state", unless=case.no_namespace)]
+    add(ShootStates.persist_shootstate, after=[*migrated, *resealed], unless=case.no_namespace)
     if request.sources:
-        readable = "reseal_shoot_state_there"
-        add_reseal(flow, request, request.task.destination, readable, after=["persist_shootstate"], unless=no_namespace)
+        there = request.task.destination
+        add_reseal(flow, request, there, case.readable, after=["persist_shootstate"], unless=case.no_namespace)
 
-    # Prepare the destination: everything that needs neither the final snapshot nor the DNS records. Skip etcd and API
-    # server of a hibernated Shoot: it stays hibernated, and its etcd starts from the copied backups when it wakes up.
-    preparation_unneeded = handed_over or asleep
-    there = request.task.model_copy(update={"seed": request.task.destination, "operation": OperationType.RESTORE})
 
-    def add_there(name: str, minutes: float = 0, **declared: Any) -> None:
-        chosen = wait(minutes=minutes) if minutes else options.seed_call()
-        chosen["task_queue"] = seed_queue(there.seed)
-        declared["after"] = [*declared["after"], readable]
-        if completes := declared.get("completes"):
-            declared["completes"] = f"{completes}_there"
-        add(f"{name}_there", activity=name, argument=lambda: there, **declared, **chosen)
+def _prepare(flow: ShootFlow, case: _Case) -> list[str]:
+    """Prepare the destination: everything that needs neither the final snapshot nor the DNS records.
 
-    add_there("sync_cluster", after=[], unless=handed_over)
-    add_there("wait_required_extensions", minutes=2, after=["sync_cluster_there"], unless=handed_over)
-    add_there("deploy_namespace", after=["wait_required_extensions_there"], unless=handed_over)
-    add_there("deploy_source_backup_entry", after=["deploy_namespace_there"], unless=handed_over)
-    add_there("wait_source_backup_entry", minutes=10, after=["deploy_source_backup_entry_there"],
-              completes="deploy_source_backup_entry", unless=handed_over)  # fmt: skip
-    add_there("deploy_cloud_secret", after=["deploy_namespace_there"], unless=workerless or handed_over)
-    add_there("deploy_references", after=["deploy_namespace_there"], unless=handed_over)
-    add_there("init_secrets", after=["deploy_namespace_there"], unless=handed_over)
-    add_there("deploy_api_service", after=["init_secrets_there"], unless=preparation_unneeded)
-    add_there("wait_api_service", minutes=10, after=["deploy_api_service_there"], unless=preparation_unneeded)
-    add_there("deploy_backup_entry", after=["deploy_namespace_there"], unless=handed_over)
-    add_there("wait_backup_entry", minutes=10, after=["deploy_backup_entry_there"], completes="deploy_backup_entry",
-              unless=handed_over)  # fmt: skip
-    add_there("deploy_etcds", unless=preparation_unneeded,
-              after=["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"])  # fmt: skip
-    add_there("wait_etcd_following", minutes=5, after=["deploy_etcds_there"], unless=preparation_unneeded)
-    prepared = ["wait_etcd_following_there", "deploy_cloud_secret_there", "deploy_references_there",
-                "wait_api_service_there"]  # fmt: skip
+    Skip etcd and API server of a hibernated Shoot: it stays hibernated, and its etcd starts from the copied backups
+    when it wakes up. Returns the tasks after which the API server can start.
+    """
+    add_there = partial(_add_there, flow, case)
+    add_there(Namespace.sync_cluster, unless=case.handed_over)
+    add_there(
+        RequiredExtensions.wait_required_extensions, minutes=2, after=["sync_cluster_there"], unless=case.handed_over
+    )
+    add_there(Namespace.deploy_namespace, after=["wait_required_extensions_there"], unless=case.handed_over)
+    add_there(Migration.deploy_source_backup_entry, after=["deploy_namespace_there"], unless=case.handed_over)
+    add_there(
+        Extensions.wait_source_backup_entry,
+        minutes=10,
+        completes="deploy_source_backup_entry_there",
+        unless=case.handed_over,
+    )
+    add_there(
+        Namespace.deploy_cloud_secret, after=["deploy_namespace_there"], unless=case.workerless or case.handed_over
+    )
+    add_there(References.deploy_references, after=["deploy_namespace_there"], unless=case.handed_over)
+    add_there(Secrets.init_secrets, after=["deploy_namespace_there"], unless=case.handed_over)
+    add_there(ControlPlane.deploy_api_service, after=["init_secrets_there"], unless=case.preparation_unneeded)
+    add_there(
+        ControlPlane.wait_api_service, minutes=10, after=["deploy_api_service_there"], unless=case.preparation_unneeded
+    )
+    add_there(Extensions.deploy_backup_entry, after=["deploy_namespace_there"], unless=case.handed_over)
+    add_there(
+        Extensions.wait_backup_entry,
+        minutes=10,
+        completes="deploy_backup_entry_there",
+        unless=case.handed_over,
+    )
+    add_there(
+        Etcds.deploy_etcds,
+        unless=case.preparation_unneeded,
+        after=["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"],
+    )
+    add_there(Migration.wait_etcd_following, minutes=5, after=["deploy_etcds_there"], unless=case.preparation_unneeded)
+    return [
+        "wait_etcd_following_there",
+        "deploy_cloud_secret_there",
+        "deploy_references_there",
+        "wait_api_service_there",
+    ]
 
-    # The ShootState is complete: delete the objects in the source that it holds.
-    for kind in early:
-        add(f"delete_{kind}", after=["persist_shootstate"], unless=no_machines)
-        add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", unless=no_machines,
-            **wait(minutes=3))  # fmt: skip
-    add("shallow_delete_machine_objects", after=["persist_shootstate"], unless=no_machines)
-    add(f"delete_{before}", after=["persist_shootstate"], unless=no_namespace)
-    add(f"wait_{before}_deleted", after=[f"delete_{before}"], completes=f"delete_{before}", unless=no_namespace,
-        **wait(minutes=facts.extension_minutes))  # fmt: skip
-    gone = [*(f"wait_{kind}_deleted" for kind in (*early, before)), "shallow_delete_machine_objects"]
-    add("migrate_control_plane_extension", after=gone, unless=no_machines)
-    add("wait_control_plane_extension_migrated", after=["migrate_control_plane_extension"],
-        completes="migrate_control_plane_extension", unless=no_machines, **wait(minutes=3))  # fmt: skip
-    add("delete_control_plane_extension", after=["wait_control_plane_extension_migrated"], unless=no_machines)
-    add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
-        completes="delete_control_plane_extension", unless=no_machines, **wait(minutes=3))  # fmt: skip
-    add("wait_shoot_managed_resources_deleted",
-        after=["wait_managed_resources_deleted", "wait_control_plane_extension_deleted", f"wait_{before}_deleted"],
-        unless=no_namespace,
-        **wait(minutes=10))  # fmt: skip
 
-    # Release the DNS records: they stay unchanged in the DNS until the destination takes them over.
-    records = ["internal_dns", "external_dns"]
-    for record in records:
-        add(f"migrate_{record}", after=["persist_shootstate"], unless=no_namespace)
-        add(f"wait_{record}_migrated", after=[f"migrate_{record}"], completes=f"migrate_{record}",
-            unless=no_namespace, **wait(minutes=10))  # fmt: skip
-        add(f"delete_{record}", after=[f"wait_{record}_migrated"], unless=no_namespace, **wait(minutes=2))
-    let_go = [f"delete_{record}" for record in records]
+def _delete_persisted(flow: ShootFlow, case: _Case) -> None:
+    """The ShootState is complete: delete the objects in the source that it holds."""
+    add, wait = flow.add, options.wait
+    gone = []
+    for kind in case.early:
+        deleting = add(kind.delete, after=["persist_shootstate"], unless=case.no_machines)
+        gone.append(add(kind.wait_deleted, completes=deleting, unless=case.no_machines, **wait(minutes=3)))
+    add(Migration.shallow_delete_machine_objects, after=["persist_shootstate"], unless=case.no_machines)
+    add(Extensions.delete_extensions_before_apiserver, after=["persist_shootstate"], unless=case.no_namespace)
+    add(
+        Extensions.wait_extensions_before_apiserver_deleted,
+        completes="delete_extensions_before_apiserver",
+        unless=case.no_namespace,
+        **wait(minutes=case.facts.extension_minutes),
+    )
+    gone += ["wait_extensions_before_apiserver_deleted", "shallow_delete_machine_objects"]
+    add(Extensions.migrate_control_plane_extension, after=gone, unless=case.no_machines)
+    add(
+        Extensions.wait_control_plane_extension_migrated,
+        completes="migrate_control_plane_extension",
+        unless=case.no_machines,
+        **wait(minutes=3),
+    )
+    add(
+        Extensions.delete_control_plane_extension,
+        after=["wait_control_plane_extension_migrated"],
+        unless=case.no_machines,
+    )
+    add(
+        Extensions.wait_control_plane_extension_deleted,
+        completes="delete_control_plane_extension",
+        unless=case.no_machines,
+        **wait(minutes=3),
+    )
+    add(
+        ShootSystem.wait_shoot_managed_resources_deleted,
+        after=[
+            "wait_managed_resources_deleted",
+            "wait_control_plane_extension_deleted",
+            "wait_extensions_before_apiserver_deleted",
+        ],
+        unless=case.no_namespace,
+        **wait(minutes=10),
+    )
 
+
+def _dns_records(flow: ShootFlow, case: _Case) -> list[str]:
+    """Release the DNS records: they stay unchanged in the DNS until the destination takes them over."""
+    add, wait = flow.add, options.wait
+    add(Extensions.migrate_internal_dns, after=["persist_shootstate"], unless=case.no_namespace)
+    add(
+        Extensions.wait_internal_dns_migrated,
+        completes="migrate_internal_dns",
+        unless=case.no_namespace,
+        **wait(minutes=10),
+    )
+    add(
+        Extensions.delete_internal_dns,
+        after=["wait_internal_dns_migrated"],
+        unless=case.no_namespace,
+        **wait(minutes=2),
+    )
+    add(Extensions.migrate_external_dns, after=["persist_shootstate"], unless=case.no_namespace)
+    add(
+        Extensions.wait_external_dns_migrated,
+        completes="migrate_external_dns",
+        unless=case.no_namespace,
+        **wait(minutes=10),
+    )
+    add(
+        Extensions.delete_external_dns,
+        after=["wait_external_dns_migrated"],
+        unless=case.no_namespace,
+        **wait(minutes=2),
+    )
+    return ["delete_internal_dns", "delete_external_dns"]
+
+
+def _api_server(flow: ShootFlow, case: _Case, prepared: list[str], records: list[str]) -> None:
+    """Stop the API server, take the final snapshot, and serve users from the destination."""
+    add, wait = flow.add, options.wait
+    add_there = partial(_add_there, flow, case)
     # Start the new API server before the old one stops. Start it late: it waits for a short time only until its etcd
     # accepts writes.
-    prepared += ["wait_shoot_managed_resources_deleted", "wait_etcds", *let_go]
-    add_there("deploy_apiserver", after=prepared, unless=preparation_unneeded)
-    add_there("wait_apiserver_reading", minutes=0.5, after=["deploy_apiserver_there"], unless=preparation_unneeded)
+    ready = [*prepared, "wait_shoot_managed_resources_deleted", "wait_etcds", *records]
+    add_there(ControlPlane.deploy_apiserver, after=ready, unless=case.preparation_unneeded)
+    add_there(
+        ControlPlane.wait_apiserver_reading,
+        minutes=0.5,
+        after=["deploy_apiserver_there"],
+        unless=case.preparation_unneeded,
+    )
 
     # Stop the API server, then take the final snapshot, which no write can follow. From here on the move cannot be
     # aborted.
-    add("flush_etcd", after=[*prepared, "wait_apiserver_reading_there"], unless=no_api_server or handed_over)
-    add("delete_apiserver", after=["flush_etcd"], unless=no_namespace)
-    add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
+    add(
+        Migration.flush_etcd,
+        after=[*ready, "wait_apiserver_reading_there"],
+        unless=case.no_api_server or case.handed_over,
+    )
+    add(ControlPlane.delete_apiserver, after=["flush_etcd"], unless=case.no_namespace)
+    add(ControlPlane.wait_apiserver_deleted, after=["delete_apiserver"], unless=case.no_namespace, **wait(minutes=5))
     # Forward clients that still use the old DNS answer to the destination.
-    add("forward_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace or preparation_unneeded,
-        argument=lambda: ForwardTask(
-            task=request.task, address=flow.result_note("wait_api_service_there")))  # fmt: skip
-    add("delete_apiserver_sni", after=["forward_apiserver_sni"], unless=no_namespace)
-    add("snapshot_etcd", after=["wait_apiserver_deleted"], unless=handed_over, **options.seed_call(minutes=6))
+    add(
+        Call(
+            ControlPlane.forward_apiserver_sni,
+            lambda: ForwardTask(task=case.request.task, address=flow.result_note("wait_api_service_there")),
+        ),
+        after=["wait_apiserver_deleted"],
+        unless=case.no_namespace or case.preparation_unneeded,
+    )
+    add(ControlPlane.delete_apiserver_sni, after=["forward_apiserver_sni"], unless=case.no_namespace)
+    add(
+        Migration.snapshot_etcd,
+        after=["wait_apiserver_deleted"],
+        unless=case.handed_over,
+        **options.seed_call(minutes=6),
+    )
 
     # Change the DNS records early: the destination's gateway routes these names only after `deploy_apiserver_sni`, once
     # etcd there has all data.
-    for record in records:
-        add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=preparation_unneeded)
-    add_there("wait_etcd_taken_over", minutes=5, after=["snapshot_etcd"], unless=preparation_unneeded)
-    add_there("deploy_apiserver_sni", after=["wait_etcd_taken_over_there"], unless=preparation_unneeded)
+    for deploy in (Extensions.deploy_internal_dns, Extensions.deploy_external_dns):
+        add_there(deploy, minutes=2, after=["wait_apiserver_deleted"], unless=case.preparation_unneeded)
+    add_there(Migration.wait_etcd_taken_over, minutes=5, after=["snapshot_etcd"], unless=case.preparation_unneeded)
+    add_there(ControlPlane.deploy_apiserver_sni, after=["wait_etcd_taken_over_there"], unless=case.preparation_unneeded)
 
-    # The API server serves users again. Now release what machines needed until here, and what users do not wait for.
+
+def _release_rest(flow: ShootFlow, case: _Case) -> list[str]:
+    """Users are served again: release what machines needed until here, and what users do not wait for."""
+    add, wait = flow.add, options.wait
+    add_there = partial(_add_there, flow, case)
     served = ["wait_apiserver_deleted", "snapshot_etcd", "deploy_apiserver_sni_there"]
-    add("delete_vpn_server", after=served, unless=no_machines)
-    for kind in ("extensions_after_apiserver", "infrastructure"):
-        unneeded = no_machines if kind == "infrastructure" else no_namespace
-        add(f"migrate_{kind}", after=served, unless=unneeded)
-        add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", unless=unneeded,
-            **wait(minutes=10))  # fmt: skip
-        add(f"delete_{kind}", after=[f"wait_{kind}_migrated"], unless=unneeded, **wait(minutes=2))
-        add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", unless=unneeded,
-            **wait(minutes=10))  # fmt: skip
-        let_go.append(f"wait_{kind}_deleted")
+    add(Migration.delete_vpn_server, after=served, unless=case.no_machines)
+    last = ((release.EXTENSIONS_AFTER_API_SERVER, case.no_namespace), (release.INFRASTRUCTURE, case.no_machines))
+    released = []
+    for kind, unneeded in last:
+        asked = add(kind.migrate, after=served, unless=unneeded)
+        migrated = add(kind.wait_migrated, completes=asked, unless=unneeded, **wait(minutes=10))
+        deleting = add(kind.delete, after=[migrated], unless=unneeded, **wait(minutes=2))
+        released.append(add(kind.wait_deleted, completes=deleting, unless=unneeded, **wait(minutes=10)))
 
-    add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=preparation_unneeded)
-    add_there("wait_apiserver", minutes=5, after=["wait_apiserver_reading_there", "wait_etcds_there"],
-              unless=preparation_unneeded)  # fmt: skip
+    add_there(
+        Etcds.wait_etcds,
+        minutes=5,
+        after=["snapshot_etcd"],
+        completes="deploy_etcds_there",
+        unless=case.preparation_unneeded,
+    )
+    add_there(
+        ControlPlane.wait_apiserver,
+        minutes=5,
+        after=["wait_apiserver_reading_there", "wait_etcds_there"],
+        unless=case.preparation_unneeded,
+    )
     # Copy older snapshots, too; users do not wait for that.
-    add_there("copy_etcd_backups", after=["wait_etcds_there"], unless=handed_over)
-    add_there("wait_etcd_backups_copied", minutes=11, after=["copy_etcd_backups_there"], completes="copy_etcd_backups",
-              unless=handed_over)  # fmt: skip
+    add_there(Migration.copy_etcd_backups, after=["wait_etcds_there"], unless=case.handed_over)
+    add_there(
+        Migration.wait_etcd_backups_copied,
+        minutes=11,
+        completes="copy_etcd_backups_there",
+        unless=case.handed_over,
+    )
+    return released
 
-    # Delete the rest in the source once the destination has reported that it has copied the backups.
-    add("migrate_backup_entry", after=["wait_etcd_backups_copied_there", *let_go], unless=no_namespace,
-        **wait(minutes=10))  # fmt: skip
-    add("delete_etcds", after=["migrate_backup_entry"], unless=no_namespace)
-    add("wait_etcds_deleted", after=["delete_etcds"], unless=no_namespace, **wait(minutes=5))
-    add("delete_namespace", after=["wait_etcds_deleted"])
-    add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
-    add("delete_cluster", after=EVERYTHING, unless=survey.foreign and "the namespace belongs to another Shoot")
-    return flow
+
+def _delete_rest(flow: ShootFlow, case: _Case, released: list[str]) -> None:
+    """Delete the rest in the source once the destination has reported that it has copied the backups."""
+    add, wait = flow.add, options.wait
+    add(
+        Extensions.migrate_backup_entry,
+        after=["wait_etcd_backups_copied_there", *released],
+        unless=case.no_namespace,
+        **wait(minutes=10),
+    )
+    add(Etcds.delete_etcds, after=["migrate_backup_entry"], unless=case.no_namespace)
+    add(Etcds.wait_etcds_deleted, after=["delete_etcds"], unless=case.no_namespace, **wait(minutes=5))
+    add(Namespace.delete_namespace, after=["wait_etcds_deleted"])
+    add(Namespace.wait_namespace_deleted, after=["delete_namespace"], **wait(minutes=15))
+    add(Namespace.delete_cluster, after=EVERYTHING, unless=case.foreign)
 
 
 @workflow.defn

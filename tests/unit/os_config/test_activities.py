@@ -15,7 +15,7 @@ from activities.secrets.configs import CertificateAuthority, SSHKeyPair
 from activities.secrets.manager import SecretsManager
 from activities.seed import operating_system_configs as module
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
-from activities.seed.extensions import Extensions
+from activities.seed.extension_operations import Extensions
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.names import node_agent_secret_name

@@ -15,13 +15,15 @@ from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
-from activities.seed.extensions import ExtensionActivities, Extensions
+from activities.seed.extension_operations import Extensions
+from activities.seed.extensions import ExtensionActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.lib import registry
+from workflows.flow import activity_name
 
 NAMESPACE = "shoot--local--demo"
 SHOOT: dict[str, Any] = {
@@ -36,6 +38,7 @@ TASK = ShootTask(
     operation=OperationType.CREATE,
     trigger="2026-11-21T10:00:00.000000Z",
 )
+KINDS = [each for each in vars(kinds).values() if isinstance(each, Kind)]
 NETWORKS = "/apis/extensions.gardener.cloud/v1alpha1/networks"
 INFRASTRUCTURES = "/apis/extensions.gardener.cloud/v1alpha1/infrastructures"
 DNS_RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
@@ -103,25 +106,38 @@ async def test_a_second_deployment_of_the_same_operation_writes_nothing(clusters
 
 async def test_a_name_in_the_dns_is_deleted_and_waited_for_in_one_task(clusters: Any, seed: ApiServer) -> None:
     """Nothing of the other name is touched."""
-    extensions = Extensions(clusters)
     for role in ("internal", "external"):
         seed.put(DNS_RECORDS, {"metadata": {"name": f"demo-{role}", "namespace": NAMESPACE}, "spec": {}})
-    delete = extensions.operations(kinds.EXTERNAL_DNS)["delete_external_dns"]
-    await asyncio.wait_for(delete(kinds.EXTERNAL_DNS, TASK), 10)
+    await asyncio.wait_for(ExtensionActivities(clusters).delete_external_dns(TASK), 10)
     assert [name for path, _, name in seed.objects if path == DNS_RECORDS] == ["demo-internal"]
 
 
 async def test_deleting_a_missing_extension_is_done_at_once(clusters: Any) -> None:
     extensions = Extensions(clusters)
-    for kind in kinds.KINDS:
+    for kind in KINDS:
         await extensions.delete(kind, TASK)
         await asyncio.wait_for(extensions.wait_deleted(kind, TASK), 10)
 
 
-def test_every_kind_has_its_tasks(clusters: Any) -> None:
-    offered = {registry.activity_name(each) for each in registry._activities_of(ExtensionActivities(clusters))}
-    for kind in kinds.KINDS:
-        assert offered.issuperset(Extensions(clusters).operations(kind))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.task)
+def test_each_kind_can_be_deleted_and_moved(kind: Kind) -> None:
+    needed = {f"delete_{kind.task}", f"migrate_{kind.task}", f"wait_{kind.task}_migrated"}
+    if not kind.at_once:
+        needed |= {f"wait_{kind.task}", f"wait_{kind.task}_deleted"}
+    assert needed <= set(vars(ExtensionActivities))
+
+
+def test_a_force_deletion_and_a_shoot_state_know_each_kind() -> None:
+    """Otherwise a force-deletion would leave the objects of a kind, and a move would lose their state."""
+    assert {kind.resource for kind in KINDS if kind.resource.namespaced} == set(kinds.IN_NAMESPACE)
+
+
+def test_an_activity_has_the_name_of_its_method(clusters: Any) -> None:
+    """A flow names a method, and Temporal calls the activity by its name."""
+    clusters.garden_caches = clusters.seed_caches
+    for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24"):
+        owner = each.__self__  # type: ignore[attr-defined]
+        assert getattr(owner, activity_name(each), None) == each
 
 
 async def test_the_newest_ssh_key_is_passed_to_the_infrastructure(clusters: Any, seed: ApiServer) -> None:
@@ -277,5 +293,5 @@ async def test_an_unchanged_extension_is_reconciled_only_on_request(
 async def test_no_two_activities_of_a_seed_have_one_name(clusters: Any) -> None:
     """A gardenlet would not start."""
     clusters.garden_caches = clusters.seed_caches
-    names = [registry.activity_name(each) for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24")]
+    names = [activity_name(each) for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24")]
     assert len(names) == len(set(names))

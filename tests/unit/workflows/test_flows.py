@@ -1,18 +1,26 @@
 """The graphs of our flows: the ordering invariants of spec/flows.md 6 for every state of a Shoot and its seed."""
 
 from collections.abc import Iterable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from temporalio import activity
 
-from api.contracts.flows import FlowInput, ShootFacts, Survey
-from api.contracts.operations import OperationType, ShootRef, ShootTask
+from activities.clusters import Clusters
+from api.contracts.flows import FlowInput, ShootFacts, ShootRules, Survey
+from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
 from api.contracts.rotation import ActiveRotation, Kind, Phase
-from workflows.flow import Flow, GraphError, title_of
+from kube.cache import Caches
+from kube.client import KubeClient
+from workers.lib import registry
+from workflows.flow import Flow, GraphError, activity_name, title_of
 from workflows.options import garden_call
+from workflows.shoot.decision import FlowKind
 from workflows.shoot.delete import delete_flow
-from workflows.shoot.forget import EXTENSIONS, forget_flow
+from workflows.shoot.flows import FLOWS
+from workflows.shoot.forget import forget_flow
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -247,16 +255,18 @@ def test_migrate_keeps_the_order_of_flows_md(
 def test_the_cleanup_of_a_lost_seed_keeps_the_order_of_flows_md() -> None:
     task = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
     flow = forget_flow(FlowInput(task=task, facts=ShootFacts()))
+    released = ("worker", "network", "os_configs", "container_runtimes", "extensions", "control_plane_extension",
+                "infrastructure")  # fmt: skip
     ours = ("delete_etcds", "force_delete_configmaps_and_secrets", "delete_namespace")
     rules = [
         # no controller of machines, and no API server, runs when their objects are deleted
         ("wait_machine_controller_manager_deleted", "shallow_delete_machine_objects"),
         ("wait_apiserver_deleted", "delete_resource_manager"),
         ("delete_resource_manager", "force_delete_managed_resources"),
-        *(("force_delete_managed_resources", f"migrate_{kind}") for kind in EXTENSIONS),
+        *(("force_delete_managed_resources", f"migrate_{kind}") for kind in released),
         # what extensions have not let go of, its deletion would destroy
-        *((f"wait_{kind}_migrated", f"delete_{kind}") for kind in (*EXTENSIONS, "internal_dns", "external_dns")),
-        *((f"wait_{kind}_deleted", "delete_cluster") for kind in EXTENSIONS),
+        *((f"wait_{kind}_migrated", f"delete_{kind}") for kind in (*released, "internal_dns", "external_dns")),
+        *((f"wait_{kind}_deleted", "delete_cluster") for kind in released),
         *((name, later) for later in ours for name in ("force_delete_managed_resources", "migrate_backup_entry")),
         # the mark in the bucket is there for as long as an etcd is
         ("wait_etcds_deleted", "delete_namespace"),
@@ -391,30 +401,38 @@ def test_every_wait_uses_the_trigger_of_its_deploy_task() -> None:
                 assert graph._tasks[f"wait_{each}"].completes == f"deploy_{each}"
 
 
-@pytest.mark.parametrize(
-    "flow",
-    [
-        reconcile(ShootFacts()),
-        reconcile(ShootFacts(hibernated=True)),
-        delete(ShootFacts(), ALL_THERE),
-        delete(ShootFacts(hibernated=True), ALL_THERE),
-    ],
-    ids=["create", "hibernate", "delete", "delete asleep"],
-)
-def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: Flow) -> None:
-    """Tasks are named by strings; this is what a compiler would check."""
-    from typing import cast
+def test_each_kind_of_flow_has_a_definition() -> None:
+    assert set(FLOWS) == set(FlowKind)
 
-    from activities.clusters import Clusters
-    from workers.lib import registry
 
-    offered = {
-        registry.activity_name(each) for each in registry.seed_activities(cast(Clusters, None), vpn_network="")
-    } | {"survey"}
-    assert set(flow.activities) - offered == set()
+@pytest.mark.parametrize("kind", FlowKind)
+def test_every_activity_of_a_flow_is_offered_by_the_worker_of_its_queue(kind: FlowKind) -> None:
+    """Otherwise the task of a class of activities that no worker registers would fail only when it starts."""
+    seed = registry.seed_activities(cast(Clusters, None), vpn_network="")
+    garden = registry.garden_activities(cast(KubeClient, None), cast(Caches, None), ShootRules())
+    offered = [(activity_name(each), False) for each in seed] + [(activity_name(each), True) for each in garden]
+    task = TASK.model_copy(update={"destination": "seed-2"})
+    flow = FLOWS[kind].build(FlowInput(task=task, facts=ShootFacts(), sources=("seed-2",)))
+    assert {(name, queue == GARDEN_QUEUE) for name, queue in flow.activities.items()} <= set(offered)
 
 
 # The graph itself
+
+
+class Steps:
+    """Activities of the graphs below."""
+
+    @activity.defn
+    async def a(self, task: ShootTask) -> TaskResult:
+        return TaskResult()
+
+    @activity.defn
+    async def b(self, task: ShootTask) -> TaskResult:
+        return TaskResult()
+
+    @activity.defn
+    async def c(self, task: ShootTask) -> TaskResult:
+        return TaskResult()
 
 
 def flow() -> Flow:
@@ -423,21 +441,40 @@ def flow() -> Flow:
 
 def test_a_task_cannot_be_added_twice() -> None:
     graph = flow()
-    graph.add("a")
+    graph.add(Steps.a)
     with pytest.raises(GraphError, match="declared twice"):
-        graph.add("a")
+        graph.add(Steps.a)
+
+
+def test_only_activities_can_be_tasks() -> None:
+    with pytest.raises(TypeError, match=r"activity\.defn"):
+        flow().add(cast(Any, Flow.run))
+
+
+def test_one_activity_can_run_in_several_tasks() -> None:
+    graph = flow()
+    assert (graph.add(Steps.a), graph.add(Steps.a, name="again", after=["a"])) == ("a", "again")
+    assert (graph.title("again"), graph.activities) == ("Again", {"a": GARDEN_QUEUE})
+
+
+def test_a_task_comes_after_the_task_that_it_completes() -> None:
+    graph = flow()
+    graph.add(Steps.a)
+    graph.add(Steps.b, completes="a")
+    graph.add(Steps.c, completes="a", after=["b"])
+    assert (graph.after("b"), graph.after("c")) == (("a",), ("b",))
 
 
 def test_a_predecessor_must_be_there_so_there_is_no_cycle() -> None:
     graph = flow()
     with pytest.raises(GraphError, match="comes after b, which is not declared"):
-        graph.add("a", after=["b"])
+        graph.add(Steps.a, after=["b"])
 
 
 def test_a_task_runs_again_after_a_change_of_its_input_and_not_of_the_time() -> None:
     def digest(task: ShootTask, *inputs: str) -> str:
         graph = Flow("Test", task, queue="q", options=garden_call("test"))
-        graph.add("a", inputs=inputs)
+        graph.add(Steps.a, inputs=inputs)
         return graph._tasks["a"].digest
 
     assert digest(TASK) == digest(TASK.model_copy(update={"trigger": "2026-01-01T00:00:00Z"}))
