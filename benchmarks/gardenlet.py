@@ -174,3 +174,7 @@ async def _figures(url: str) -> dict[str, float]:
             if figure := named.get(sample.name):
                 found[figure] += sample.value
     return found
+
+
+if __name__ == "__main__":
+    main()
