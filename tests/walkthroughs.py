@@ -57,6 +57,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "kubectl -n garden create secret generic mails": "tests/landscape/test_alerts.py",
         "kubectl -n garden label secret mails": "tests/landscape/test_alerts.py",
     },
+    "docs/operations/backups.md": {"kubectl annotate": "tests/unit/provider_local/test_backup.py"},
     "docs/operations/compose.md": {"": "tests/compose/test_cluster.py"},
     "docs/operations/container.md": {"": "tests/container/test_demo.py"},
     "docs/operations/high-availability.md": {
