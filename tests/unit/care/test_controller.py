@@ -112,7 +112,7 @@ def _path() -> str:
 def test_only_a_change_of_health_is_a_reason_for_a_check() -> None:
     """Otherwise a control plane whose objects are written all the time would be checked all the time."""
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", **DEPLOYMENTS[0]}
-    annotated = {**deployment, "metadata": {**deployment["metadata"], "annotations": {"a": "b"}}}
+    annotated = {**deployment, "metadata": {**deployment["metadata"], "annotations": {"a": "b"}, "generation": 99}}
     broken = {**annotated, "status": {"conditions": [{"type": "Available", "status": "False", "reason": "x"}]}}
 
     assert not changes_health(WatchEvent("MODIFIED", annotated, old=deployment))

@@ -38,7 +38,6 @@ from workers.gardenlet.care import certificates, checks, constraints, garbage, n
 from workers.gardenlet.config import ShootCareConfig
 from workers.gardenlet.extensions_ready import Heartbeats
 from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, backup_entries_here, own_seed, shoots_here
-from workers.lib import health
 
 log = logging.getLogger(__name__)
 
@@ -405,12 +404,14 @@ def changes_health(event: WatchEvent) -> bool:
 
 
 def _health_of(obj: Object) -> object:
-    """The parts of an object's status that checks read, without times and messages."""
+    """The parts of an object's status that checks read, without times, messages and ``observedGeneration``.
+
+    Each annotation of a Deployment makes a new generation, which its controller observes a moment later.
+    """
     status = obj.get("status") or {}
     operation = status.get("lastOperation") or {}
     return (
         "deletionTimestamp" in obj["metadata"],
-        health.unhealthy(obj) is None,
         sorted((each["type"], each["status"], each.get("reason", "")) for each in status.get("conditions") or []),
         (operation.get("type"), operation.get("state"), bool(status.get("lastError"))),
     )
