@@ -1,7 +1,7 @@
-"""Whether the workers of this process report the version of our code to Temporal (``controller_manager.versioning``).
+"""Whether the workers of this process report the version of our code to Temporal.
 
-It is in this package because a sandbox imports the modules of workflows again: of our modules, it shares only ``api``
-and activities with the process.
+``workers.controller_manager.versioning`` sets it. It is in this package because a sandbox imports the modules of
+workflows again: of our modules, it shares only those without state of workflows with the process, like ``api``.
 """
 
 enabled = False

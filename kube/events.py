@@ -19,8 +19,8 @@ _counts: OrderedDict[str, int] = OrderedDict()
 """Number of times that this process has written each Event, by the Event's name. Gardenlets may write Events, but may
 not read them."""
 _REMEMBERED = 4096
-MESSAGE_LIMIT = 1000
-"""Characters; the API server accepts 1024."""
+_MESSAGE_BYTES = 1000
+"""Longest message in UTF-8. The API server refuses an Event whose message has more than 1024 bytes."""
 
 
 async def emit(
@@ -35,7 +35,7 @@ async def emit(
 
     The Event's name is computed from its content: the same event again raises ``count`` of the existing object.
     """
-    message = message[:MESSAGE_LIMIT]
+    message = _shortened(message)
     event = _event(obj, component, type, reason, message, (component, type, reason, message))
     name = event["metadata"]["name"]
     try:
@@ -56,7 +56,11 @@ async def record(
     Raises ApiError if the Event cannot be written.
     """
     with contextlib.suppress(AlreadyExists):
-        await client.create(_event(obj, component, type, reason, message[:MESSAGE_LIMIT], (occasion,)))
+        await client.create(_event(obj, component, type, reason, _shortened(message), (occasion,)))
+
+
+def _shortened(message: str) -> str:
+    return message.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
 
 
 def _event(

@@ -110,9 +110,11 @@ async def set_up_garden(
     ]
     if webhooks is not None:
         objects += webhook_configurations(webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode())
-    # The API server refuses the binding of a role that does not exist.
+    # The API server refuses objects in a namespace that does not exist, and the binding of a role that does not exist.
+    namespaces = [each for each in objects if each["kind"] == "Namespace"]
     bindings = [each for each in objects if each["kind"].endswith("Binding")]
-    await _apply(garden, [each for each in objects if each not in bindings])
+    await _apply(garden, namespaces)
+    await _apply(garden, [each for each in objects if each not in namespaces and each not in bindings])
     await _apply(garden, bindings)
     if unrestricted_gardenlets:
         log.warning("gardenlets may read every Secret of the garden: see docs/operations/install.md")

@@ -6,7 +6,8 @@ from kube import events
 from kube.client import KubeClient
 
 MANAGER = "gardener-controller-manager"
-MESSAGE_LIMIT = events.MESSAGE_LIMIT
+MESSAGE_LIMIT = 1000
+"""Maximum number of characters of a description in the status of a Shoot."""
 
 
 async def record(garden: KubeClient, shoot: ShootRef, identity: str, type_: str, reason: str, message: str) -> None:

@@ -1,8 +1,8 @@
 """The certificate authority that the garden's API server and admission share, in a Secret of the garden.
 
 The API server reads the authority of the seed authorizer from a file. So this authority is valid for ten years, unlike
-the authority of the webhooks (``admission_certificates``). It signs the seed authorizer's certificate, which each
-replica of admission makes for itself and renews. It also signs the client certificate that the API server shows to
+the authority of the webhooks (``workers.admission.certificates``). It signs the seed authorizer's certificate, which
+each replica of admission makes for itself and renews. It also signs the client certificate that the API server shows to
 admission. The holder of the Secret can impersonate either side. The seed authorizer lets no gardenlet read the Secret,
 see ``workers.admission.seed_authorizer``.
 """

@@ -449,8 +449,7 @@ class EtcdController:
             if _operation(etcd).get("type") != "Delete":
                 await self._write_deletion(etcd, [pod["metadata"]["name"] for pod in pods])
             return Requeue(_RETRY_SECONDS)  # the pods' events requeue the Etcd earlier
-        with contextlib.suppress(NotFound):
-            await remove_finalizer(self._client, ETCD, etcd, FINALIZER)
+        await remove_finalizer(self._client, ETCD, etcd, FINALIZER)
         return None
 
     async def _write_deletion(self, etcd: Object, running: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Marks the backups of deleted Shoots when their grace period is over, or an operator ends it.
 
-The controller-manager then starts the workflow that deletes them (``watchers.kept_backups``). The gardenlet
-stores nothing: the garden's BackupEntry tells when its Shoot was deleted, and exists as long as the backups.
+The controller-manager then starts the workflow that deletes them
+(``workers.controller_manager.watchers.kept_backups``). The gardenlet stores nothing: the garden's BackupEntry tells
+when its Shoot was deleted, and exists as long as the backups.
 """
 
 import logging

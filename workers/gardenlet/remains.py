@@ -5,8 +5,8 @@ meanwhile, the takeover marker in our bucket shows that another seed had it. A S
 is no reason to touch anything, since a garden may be restored from an older backup. Source: spec/flows.md 8.
 
 The gardenlet lists these Shoots in an annotation of its Seed. The controller-manager then starts their cleanup, and
-reports it in a condition of the Seed (``watchers.remains``). The gardenlet removes both when nothing is left.
-The condition of each Shoot is written by the seed that has the Shoot now.
+reports it in a condition of the Seed (``workers.controller_manager.watchers.remains``). The gardenlet removes both when
+nothing is left. The condition of each Shoot is written by the seed that has the Shoot now.
 """
 
 import asyncio

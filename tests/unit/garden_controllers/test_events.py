@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kube import events
-from kube.events import emit
+from kube.events import emit, record
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import refuse
 
@@ -67,3 +67,15 @@ async def test_no_more_events_are_remembered_than_a_process_can_hold(
     for number in range(4):
         await say(garden, f"message {number}")
     assert len(events._counts) == 2
+
+
+async def test_a_message_of_long_characters_is_shortened_to_what_the_api_server_accepts(garden: Garden) -> None:
+    """It counts bytes, and an activity whose Event is refused would fail at each attempt."""
+    for text in ("é" * 2000, "集" * 2000, "😀" * 2000):
+        await say(garden, text)
+        await record(garden.client, PROJECT, "gardener-controller-manager", "Normal", "Repaired", text, occasion=text)
+    messages = [each["message"] for each in written(garden)]
+    assert len(messages) == 6
+    for each in messages:
+        assert 990 < len(each.encode()) <= 1024
+        assert len(set(each)) == 1

@@ -39,6 +39,22 @@ async def test_webhooks_of_the_garden_point_to_where_admission_is(tmp_path):
         assert webhook["clientConfig"]["url"] == "https://admission:9443/mutate"
 
 
+async def test_objects_are_applied_after_their_namespaces_and_bindings_after_their_roles():
+    """The API server refuses them otherwise, and a new garden has neither."""
+    async with ApiServer().running() as api:
+        for definition in crds("garden"):
+            api.put(CRDS, definition | {"status": ESTABLISHED})
+        client = api.client()
+        await set_up_garden(client, None)
+        await client.close()
+    paths = [path for method, path in api.requests if method == "PATCH"]
+    namespaces = [number for number, path in enumerate(paths) if path.startswith("/api/v1/namespaces/")]
+    roles = [number for number, path in enumerate(paths) if "roles/" in path]
+    bindings = [number for number, path in enumerate(paths) if "bindings/" in path]
+    assert max(namespaces) < min(roles)
+    assert max(roles) < min(bindings)
+
+
 async def test_gardenlets_have_a_role_only_while_an_operator_wants_them_unrestricted():
     """A right that a role grants is granted, whatever other authorizers answer."""
     async with ApiServer().running() as api:

@@ -1,8 +1,8 @@
 """Start the workflow that cleans up in a seed what is left of Shoots that other seeds have taken over.
 
-The gardenlet of that seed lists them in an annotation of its Seed (``remains``). A list is a claim: what becomes of
-a Shoot is decided by the garden's own record of it. A condition of the Seed tells of the cleaning and of its failures;
-the gardenlet removes it with its last claim.
+The gardenlet of that seed lists them in an annotation of its Seed (``api.contracts.remains``). A list is a claim: what
+becomes of a Shoot is decided by the garden's own record of it. A condition of the Seed tells of the cleaning and of its
+failures; the gardenlet removes it with its last claim.
 """
 
 import asyncio

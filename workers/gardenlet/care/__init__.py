@@ -1,7 +1,7 @@
 """Care for the shoots of a seed: checks that write conditions and constraints into their status, and small repairs.
 
 Care is no workflow: it reads objects and writes what it has found. ``checks``, ``constraints``, ``webhooks`` and
-``garbage`` decide, as functions of the objects read, and ``decisions.conditions`` decides how that changes a status.
+``garbage`` decide, as functions of the objects read. ``api.decisions.conditions`` decides how that changes a status.
 ``controller`` reads and writes. ``watchdog`` stops controllers that would do harm. Source: spec/flows.md 10.
 """
 
