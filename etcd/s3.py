@@ -38,6 +38,7 @@ FAILURES = (BaseError, OSError)
 _DEFAULT_REGION = "us-east-1"
 _LONGEST = timedelta(days=1)
 """Limit of a whole request: a snapshot of 8 GiB takes long. Before that, ``patience`` ends a request that stands."""
+_EVERY_HOST = "*,0.0.0.0/0,::/0"
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
 _REFUSED = {"AccessDenied": 403, "InvalidAccessKeyId": 403, "SignatureDoesNotMatch": 403}
@@ -83,7 +84,14 @@ def open_bucket(
         config["virtual_hosted_style_request"] = True
     if url:
         config["endpoint"] = _with_bucket(url, bucket) if values.get(PATH_STYLE) == "false" else url
-    client: ClientConfig = {"connect_timeout": patience, "read_timeout": patience, "timeout": _LONGEST}
+    client: ClientConfig = {
+        "connect_timeout": patience,
+        "read_timeout": patience,
+        "timeout": _LONGEST,
+        # Without a proxy of its own, obstore would take the one of the environment. This one is used for no host.
+        "proxy_url": "http://unused.invalid",
+        "proxy_excludes": _EVERY_HOST,
+    }
     if url and urlsplit(url).scheme == "http":
         client["allow_http"] = True
     if certificates := values.get(CA):

@@ -188,6 +188,7 @@ class _Up:
 
     async def _object_store(self) -> None:
         workers.write_codec_keys(self._plan)
+        await object_store.end_earlier(self._plan, self._processes)
         with self._progress.step(f"object store serves at {self._plan.object_store_endpoint}"):
             for spec in object_store.processes(self._plan, self._binaries["versitygw"]):
                 await asyncio.to_thread(self._processes.start, spec)

@@ -3,6 +3,7 @@
 It has two processes: one serves S3; the other has the users and their rights, and serves IAM.
 """
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -12,16 +13,24 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from landscape import pki
-from landscape.plan import Plan
-from landscape.processes import ProcessSpec
+from api.constants import SOURCE_BACKUP_SECRET
+from api.resources import SECRET
+from landscape import network, pki
+from landscape.errors import LandscapeError
+from landscape.kube import connected
+from landscape.plan import ClusterPlan, Plan
+from landscape.processes import Processes, ProcessSpec
 from landscape.waiting import answers, until
 
 REGION = "local"
-SERVER = "object-store"
+SERVER = "object-store-s3"
 USERS = "object-store-users"
+EARLIER = "object-store"
+"""Process of the store of earlier versions, which had tokens. It goes on at its own address, with the same files, while
+etcds of these versions use it: they would stop without it."""
 
 _HEALTH = "/healthz"
+_ANSWER_SECONDS = 10.0
 _WITH_KEY = '. "$0" && exec "$@"'
 """A shell that reads the administrator's key from a file: on a command line all processes could read it."""
 
@@ -55,9 +64,6 @@ def processes(plan: Plan, versitygw: str) -> list[ProcessSpec]:
     directories = {name: plan.object_store / name for name in ("buckets", "metadata", "users")}
     for directory in directories.values():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The store of earlier versions had a token, and a directory of uploads beside the buckets.
-    shutil.rmtree(directories["buckets"] / ".uploads", ignore_errors=True)
-    (plan.object_store / "token").unlink(missing_ok=True)
     socket = plan.run_directory / "object-store.sock"
     socket.parent.mkdir(parents=True, exist_ok=True)
     # Restarts the processes if the key has changed.
@@ -88,3 +94,36 @@ async def ready(plan: Plan, hopeless: Callable[[str], str | None]) -> None:
     """Wait until both processes answer; ``hopeless`` says why one of them never will."""
     for name, url in ((USERS, plan.iam_endpoint), (SERVER, plan.object_store_endpoint)):
         await until(partial(answers, url + _HEALTH), name, 120, partial(hopeless, name))
+
+
+async def end_earlier(plan: Plan, processes: Processes) -> None:
+    """Stop the store of earlier versions, and remove its own files, once no etcd has a token for it.
+
+    If it has ended, it cannot be started again: its program is gone.
+    """
+    earlier = processes.find(EARLIER)
+    if earlier is not None:
+        needed = await asyncio.gather(*(_may_have_tokens(plan, seed) for seed in plan.seeds))
+        if earlier.alive and any(needed):
+            return
+        await asyncio.to_thread(processes.stop, [earlier])
+    shutil.rmtree(plan.object_store / "buckets" / ".uploads", ignore_errors=True)
+    (plan.object_store / "token").unlink(missing_ok=True)
+
+
+async def _may_have_tokens(plan: Plan, seed: ClusterPlan) -> bool:
+    """Whether an etcd of the seed has a token, or the seed does not answer."""
+    kubeconfig = plan.kubeconfig(seed.name)
+    if not kubeconfig.exists():
+        return False
+    if network.is_cut(plan, seed.name):
+        return True
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS), connected(kubeconfig) as client:
+            for name in ("etcd-backup", SOURCE_BACKUP_SECRET):
+                found = await client.list(SECRET, fields=f"metadata.name={name}")
+                if any("token" in (each.get("data") or {}) for each in found):
+                    return True
+            return False
+    except (LandscapeError, TimeoutError):
+        return True

@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def object_store_endpoint(self) -> str:
-        return f"http://{self.central_address}:9000"
+        return f"http://{self.central_address}:9002"
 
     @property
     def iam_endpoint(self) -> str:

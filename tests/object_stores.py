@@ -53,7 +53,7 @@ class ObjectStore:
     def key_below(self, bucket: str, directory: str) -> dict[str, str]:
         """Credentials of a user that has rights below a directory only."""
         user = User(f"of-{bucket}-{directory}", path_of(bucket), rights_below(bucket, directory))
-        made = self.account.key_of(user, "")
+        made = self.account.key_of(user, "", renew=True)
         assert made is not None
         return self.credentials | {"accessKeyID": made[0], "secretAccessKey": made[1]}
 

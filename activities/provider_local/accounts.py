@@ -163,11 +163,12 @@ class Account:
                 if _code_of(error) != "AccessDenied" or self._exists(client, name):
                     raise
 
-    def key_of(self, user: User, known: str) -> tuple[str, str] | None:
-        """A new key of a user, which is created if it does not exist; None if the key ``known`` is to stay.
+    def key_of(self, user: User, held: str, *, renew: bool) -> tuple[str, str] | None:
+        """A new key of a user, which is created if it does not exist; None if the key ``held`` is to stay.
 
-        ``known``: id of the key that the user has from this account, empty if it has none, or one from another account.
-        A run that lost its new key before it was stored is no problem: the next one removes that key.
+        ``held``: id of the key that the user's holder has, empty if it has none. ``renew``: replace this key. It is not
+        removed by that, because its holder reads the new one later. If a run loses its new key before it was stored,
+        the next run removes that key.
         """
         client = self._client("iam")
         with self._explained(f"making user {user.name}"):
@@ -175,20 +176,24 @@ class Account:
                 client.create_user(UserName=user.name, Path=user.path)
             client.put_user_policy(UserName=user.name, PolicyName=_POLICY, PolicyDocument=user.policy)
             keys = client.list_access_keys(UserName=user.name)["AccessKeyMetadata"]
-            oldest = sorted(keys, key=lambda key: key["CreateDate"])
-            for key in oldest:
-                if key["AccessKeyId"] == known:
-                    if datetime.now(UTC) - key["CreateDate"] > _OVERLAP:
-                        self._delete_keys(client, user, [each for each in keys if each is not key])
-                    return None
-            self._delete_keys(client, user, oldest[: max(0, len(keys) - _KEYS_OF_USER + 1)])
+            current = next((key for key in keys if key["AccessKeyId"] == held), None)
+            others = sorted((key for key in keys if key is not current), key=lambda key: key["CreateDate"])
+            if current is not None and not renew:
+                if datetime.now(UTC) - current["CreateDate"] > _OVERLAP:
+                    self._delete_keys(client, user, others)
+                return None
+            # The last one stays.
+            ordered = [*others, *([current] if current else [])]
+            self._delete_keys(client, user, ordered[: max(0, len(keys) - _KEYS_OF_USER + 1)])
             made = client.create_access_key(UserName=user.name)["AccessKey"]
             return made["AccessKeyId"], made["SecretAccessKey"]
 
     def _exists(self, client: Any, name: str) -> bool:
         try:
             client.get_user(UserName=name)
-        except ClientError:
+        except ClientError as error:
+            if _code_of(error) not in ("AccessDenied", "NoSuchEntity"):
+                raise
             return False
         return True
 

@@ -111,8 +111,9 @@ async def _hand_out(
     live = await seed.find(SECRET, reference["name"], reference["namespace"]) or {}
     held = _decoded(live.get("data") or {})
     made_by = (live.get("metadata", {}).get("annotations") or {}).get(MADE_BY)
-    known = held.get(s3.ACCESS_KEY, "") if made_by == account.key_id and held.get(s3.SECRET_KEY) else ""
-    key = await asyncio.to_thread(account.key_of, user, known) or (known, held.get(s3.SECRET_KEY, ""))
+    known = held.get(s3.ACCESS_KEY, "")
+    renew = made_by != account.key_id or not held.get(s3.SECRET_KEY)
+    key = await asyncio.to_thread(account.key_of, user, known, renew=renew) or (known, held.get(s3.SECRET_KEY, ""))
     values = {**data, s3.ACCESS_KEY: key[0], s3.SECRET_KEY: key[1]}
     await seed.apply(
         {

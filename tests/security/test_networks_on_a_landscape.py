@@ -38,7 +38,7 @@ def _open_ports(shoot: Shoot, address: str, *ports: int) -> list[int]:
 @pytest.mark.attack(actor="T2", asset="A5", finding=19)
 def test_a_machine_reaches_no_central_service_but_the_dns(shoot: Shoot) -> None:
     """Temporal with its HTTP port and its UI, the codec server, the object store and the garden are at one address."""
-    central = _open_ports(shoot, _plan(shoot).central_address, 53, 6443, 7233, 7243, 8233, 8234, 9000, 9443, 9444)
+    central = _open_ports(shoot, _plan(shoot).central_address, 53, 6443, 7233, 7243, 8233, 8234, 9001, 9002, 9443, 9444)
 
     assert central == [53]
 
@@ -50,7 +50,7 @@ def test_a_machine_reaches_gateways_and_nothing_else_of_a_seed(shoot: Shoot) -> 
 
     for seed in plan.seeds:
         assert _open_ports(shoot, seed.address, 443, 6443, 10250) == [443]
-    assert _open_ports(shoot, plan.garden_link("cloud").left_address, 53, 6443, 7233, 9000) == []
+    assert _open_ports(shoot, plan.garden_link("cloud").left_address, 53, 6443, 7233, 9001, 9002) == []
 
 
 @pytest.mark.attack(actor="T4", asset="A2", finding=8)

@@ -12,6 +12,7 @@ from etcd.s3 import FAILURES, StoreError, failure, open_bucket
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
+_NO_OBJECT = "NoObject"
 
 
 class Unreadable(Exception):
@@ -31,14 +32,33 @@ class StoreReader:
             )
         except StoreError as error:
             raise Unreadable(str(error)) from None
+        except ValueError as error:  # not UTF-8, or no URL
+            raise Unreadable(f"credentials of the backup store can't be used: {type(error).__name__}") from None
 
     def names(self) -> list[str]:
         """Names of all snapshots and of the other objects beside them, without directory."""
+        doing = f"listing {self._bucket}/{self._directory}"
         try:
             found = obstore.list(self._store, self._directory).collect()
         except FAILURES as error:
-            raise _unreadable(f"listing {self._bucket}/{self._directory}", error) from None
+            raise _unreadable(doing, error) from None
+        if not found:
+            self._refuse_no_store(doing)
         return sorted(item["path"].rsplit("/", 1)[-1] for item in found)
+
+    def _refuse_no_store(self, doing: str) -> None:
+        """Raise Unreadable if an empty list is not from a store: obstore takes any XML or HTML page for an empty list.
+
+        Such a server has a page for each path, so it also has one for an object that no store holds.
+        """
+        try:
+            obstore.head(self._store, self._directory + _NO_OBJECT)
+        except FAILURES as error:
+            fault = failure(doing, error)
+            if fault.status not in (403, 404):  # AWS answers 403 if the user may list only a directory
+                raise Unreadable(str(fault)) from None
+        else:
+            raise Unreadable(f"{doing}: what answers is no store")
 
     def read(self, name: str) -> Iterator[bytes]:
         """Content of a snapshot. Raises Unreadable if the download breaks off."""

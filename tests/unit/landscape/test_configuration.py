@@ -2,6 +2,7 @@
 
 import importlib
 from base64 import b64decode
+from contextlib import nullcontext
 
 import pytest
 import yaml
@@ -13,12 +14,15 @@ from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.local import CloudProfileConfig
+from api.resources import SECRET
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
 from landscape import garden, object_store, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
 from landscape.plan import Plan
+from landscape.processes import Processes, ProcessSpec
+from tests.unit.kube.fake_cluster import FakeCluster
 from workers.lib.runtime import load_config
 from workflows import visibility
 
@@ -83,15 +87,36 @@ def test_the_administrators_key_is_in_no_command_line_and_no_environment_that_is
         assert key.secret not in str(process)
 
 
-def test_buckets_of_an_earlier_version_stay_without_what_belonged_to_its_server(plan):
+@pytest.mark.parametrize("name", ["etcd-backup", "source-etcd-backup"])
+async def test_the_store_of_an_earlier_version_goes_on_while_an_etcd_has_a_token(plan, tmp_path, monkeypatch, name):
+    seed, processes = FakeCluster(), Processes(tmp_path / "processes", tmp_path / "logs")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "shoot--a--b"}}
+    await seed.create(secret | {"data": {"token": "eA=="}})
+    monkeypatch.setattr(object_store, "connected", lambda _: nullcontext(seed))
+    monkeypatch.setattr("landscape.network.is_cut", lambda *_: False)
+    for each in plan.seeds:
+        plan.kubeconfig(each.name).parent.mkdir(parents=True, exist_ok=True)
+        plan.kubeconfig(each.name).touch()
     buckets = plan.object_store / "buckets"
     (buckets / ".uploads").mkdir(parents=True)
-    (buckets / "seed/entry").mkdir(parents=True)
-    (buckets / "seed/entry/Full-1").write_text("snapshot")
+    (buckets / "seed").mkdir()
+    (buckets / "seed/Full-1").write_text("snapshot")
     (plan.object_store / "token").write_text("token")
-    object_store.processes(plan, "versitygw")
+    earlier = processes.start(ProcessSpec("object-store", ("sleep", "300")))
+    try:
+        assert not [each for each in object_store.processes(plan, "versitygw") if each.name == "object-store"]
+        await object_store.end_earlier(plan, processes)
+        assert earlier.alive
+        assert (buckets / ".uploads").exists()
 
-    assert [path.name for path in buckets.rglob("*")] == ["seed", "entry", "Full-1"]
+        await seed.delete(SECRET, name, "shoot--a--b")
+        await seed.create(secret | {"data": {"accessKeyID": "eA=="}})
+        await object_store.end_earlier(plan, processes)
+        assert not earlier.alive
+        assert processes.find("object-store") is None
+    finally:
+        processes.stop(list(processes.all()), grace=0.2)
+    assert [path.name for path in buckets.rglob("*")] == ["seed", "Full-1"]
     assert not (plan.object_store / "token").exists()
 
 

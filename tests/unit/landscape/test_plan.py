@@ -16,7 +16,7 @@ def test_addresses_of_the_default_landscape_are_those_of_the_documentation():
 
     assert plan.temporal_address == "198.18.0.1:7233"
     assert plan.temporal_ui == "http://198.18.0.1:8233"
-    assert plan.object_store_endpoint == "http://198.18.0.1:9000"
+    assert plan.object_store_endpoint == "http://198.18.0.1:9002"
     assert {cluster.name: cluster.server for cluster in plan.clusters} == {
         "garden": "https://198.18.0.1:6443",
         "cloud": "https://198.18.1.2:6443",

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from activities.extension import Extension
 from activities.provider_local import accounts
 from activities.provider_local.accounts import Account
-from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
+from activities.provider_local.backup import MADE_BY, BackupBucketActuator, BackupEntryActuator
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
 from etcd.store import Store, StoreError, open_store
 from kube.errors import Forbidden
@@ -154,6 +154,22 @@ async def test_another_key_of_the_administrator_renews_all_keys_while_etcds_writ
         with pytest.raises(StoreError, match="403 InvalidAccessKeyId"):
             await opened(server.credentials | moved).list("")
         await opened(after).list(f"{ENTRY}/")
+
+
+async def test_runs_that_could_not_store_their_key_leave_the_key_that_an_etcd_uses(
+    seed: FakeCluster, server: ObjectStore
+) -> None:
+    await BackupBucketActuator(seed).reconcile(bucket())
+    await BackupEntryActuator(seed).reconcile(entry())
+    used = credentials(seed)
+    # The bucket's key has changed, so its etcds get other keys.
+    seed.objects[SECRET, NAMESPACE, "etcd-backup"]["metadata"]["annotations"][MADE_BY] = "another"
+    written = dict(seed.objects[SECRET, NAMESPACE, "etcd-backup"])
+    for _ in range(3):
+        await BackupEntryActuator(seed).reconcile(entry())
+        assert credentials(seed)["accessKeyID"] != used["accessKeyID"]
+        await opened(used).list(f"{ENTRY}/")
+        seed.objects[SECRET, NAMESPACE, "etcd-backup"] = dict(written)
 
 
 async def test_a_secret_of_an_earlier_version_is_replaced(seed: FakeCluster) -> None:

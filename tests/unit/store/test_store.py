@@ -1,9 +1,12 @@
 """The client of backup stores and etcd's reader, on two real S3 servers."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +198,65 @@ async def test_a_missing_object_is_an_error_with_a_status(served: Served, store:
 async def test_a_missing_bucket_is_no_empty_one(served: Served) -> None:
     with pytest.raises(StoreError, match="404 NoSuchBucket"):
         await open_store("local", served.server.credentials, "seed-2").list("")
+
+
+class Page(BaseHTTPRequestHandler):
+    """A server that has the same page for each path, as a proxy with a login has."""
+
+    def do_GET(self) -> None:
+        body = b"<html><body>Welcome</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """No request is logged."""
+
+
+@contextmanager
+def serving_pages() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        serving.join()
+
+
+def test_a_page_of_another_server_is_no_empty_store(served: Served, tmp_path: Path) -> None:
+    """An etcd that took it for one would serve after a takeover, or start without its data."""
+    assert reader(served, tmp_path / "store").names() == []
+    with serving_pages() as url, pytest.raises(Unreadable, match="what answers is no store"):
+        reader(served, tmp_path / "page", endpoint=url).names()
+
+
+async def test_a_proxy_of_the_environment_is_not_used(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_pages() as url:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, url)
+        await open_store("local", served.limited, BUCKET).create(f"{PLACE}Fence-1")
+        assert reader(served, tmp_path).names() == ["Fence-1"]
+        assert await open_store("local", served.limited, BUCKET).list(PLACE)
+        served.server.make_bucket(BUCKET)
+        await open_store("local", served.limited, BUCKET).delete_all(f"{OWN}/")
+
+
+@pytest.mark.parametrize("changes", [{"endpoint": "http://[1"}, {"accessKeyID": b"\xff".decode("latin-1")}])
+def test_credentials_that_are_no_text_or_url_are_unreadable(
+    served: Served, tmp_path: Path, changes: dict[str, str]
+) -> None:
+    """Any other error would end the thread of etcd's wrapper that reads the store."""
+    place = as_mounted(tmp_path, served.limited | {"bucketName": BUCKET})
+    for key, value in changes.items():
+        (place / key).write_bytes(value.encode("latin-1"))
+    with pytest.raises(Unreadable, match="can't be used"):
+        StoreReader({"provider": "local", "prefix": OWN, "credentialsDirectory": str(place)})
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
