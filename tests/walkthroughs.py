@@ -57,6 +57,10 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "kubectl -n garden create secret generic mails": "tests/landscape/test_alerts.py",
         "kubectl -n garden label secret mails": "tests/landscape/test_alerts.py",
     },
+    "docs/operations/backups.md": {
+        "kubectl annotate seed seed-1": "tests/landscape/test_walkthroughs.py",
+        "kubectl annotate shoot": "tests/landscape/test_care.py",
+    },
     "docs/operations/compose.md": {"": "tests/compose/test_cluster.py"},
     "docs/operations/container.md": {"": "tests/container/test_demo.py"},
     "docs/operations/high-availability.md": {
