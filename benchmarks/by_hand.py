@@ -10,12 +10,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
-
-from activities.provider_local.backup import BUCKET_KEY, ENDPOINT_KEY, TOKEN_KEY
 from api import resources
 from api.constants import EXTENSION_ROLE, SHOOT_UID
 from api.names import backup_entry_names
+from etcd import s3
+from etcd.store import open_store
 from kube.cache import Caches
 from kube.client import KubeClient, Object
 
@@ -72,19 +71,13 @@ class ControlPlane:
         await caches.of(resources.NAMESPACE).wait_for(name, None, lambda live: live is None or None, _GONE_SECONDS)
         store = next((each["data"] for each in self._objects if _is_backup_secret(each)), None)
         if store is not None:
-            endpoint, token, bucket = (base64.b64decode(store[key]).decode().strip()
-                                       for key in (ENDPOINT_KEY, TOKEN_KEY, BUCKET_KEY))  # fmt: skip
-            headers = {"Authorization": f"Bearer {token}"}
+            credentials = {key: base64.b64decode(value).decode() for key, value in store.items()}
             _, entry = backup_entry_names(name, self._namespace["metadata"]["annotations"][SHOOT_UID])
-            async with (
-                aiohttp.ClientSession(headers=headers, raise_for_status=True) as session,
-                session.delete(f"{endpoint.rstrip('/')}/{bucket}", params={"prefix": f"{entry}/"}),
-            ):
-                pass
+            await open_store("local", credentials, credentials[s3.BUCKET]).delete_all(f"{entry}/")
 
 
 def _is_backup_secret(each: Object) -> bool:
-    return each["kind"] == "Secret" and each["metadata"]["name"] == _BACKUP_SECRET
+    return bool(each["kind"] == "Secret" and each["metadata"]["name"] == _BACKUP_SECRET)
 
 
 def _bare(live: Object) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from temporalio import workflow
 from temporalio.client import Client
 
 with workflow.unsafe.imports_passed_through():
-    from benchmarks.flow_overhead import LAYERS, QUEUE, TASK, WIDTH, ByFlow, connected, dev_server, no_op
+    from benchmarks.flow_overhead import LAYERS, QUEUE, TASK, WIDTH, Bench, ByFlow, connected, dev_server
     from landscape import temporal_certificates
     from tests.temporal_endpoint import mutual_tls_before
     from workers.lib.temporal import TemporalServer, TemporalTLS
@@ -44,7 +44,7 @@ class OneByOne:
     @workflow.run
     async def run(self) -> None:
         for _ in range(SEQUENTIAL):
-            await workflow.execute_activity(no_op, TASK, start_to_close_timeout=timedelta(minutes=2))
+            await workflow.execute_activity_method(Bench.no_op, TASK, start_to_close_timeout=timedelta(minutes=2))
 
 
 async def latency(client: Client) -> float:
