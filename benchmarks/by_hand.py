@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from api import resources
-from api.constants import EXTENSION_ROLE, SHOOT_UID
+from api.constants import EXTENSION_ROLE, GARDEN_NAMESPACE, SHOOT_UID
 from api.names import backup_entry_names
 from etcd import s3
 from etcd.store import open_store
@@ -53,6 +53,11 @@ class ControlPlane:
             if each["metadata"]["name"] not in ("default", "kube-root-ca.crt")
             and EXTENSION_ROLE not in (each["metadata"].get("labels") or {})  # the gardenlet binds them again
         ]
+        for each in filter(_is_backup_secret, objects):
+            # The etcd's own key ends with its Shoot; the bucket's key stays.
+            bucket = base64.b64decode(each["data"][s3.BUCKET]).decode()
+            generated = await seed.get(resources.SECRET, f"generated-bucket-{bucket}", GARDEN_NAMESPACE)
+            each["data"] = {**each["data"], **{key: generated["data"][key] for key in (s3.ACCESS_KEY, s3.SECRET_KEY)}}
         live = await seed.get(resources.NAMESPACE, namespace)
         return cls(_bare(live), [_bare(each) for each in (*objects, *workloads)])
 
