@@ -19,7 +19,7 @@ from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import Shoot, eventually
 from tests.walkthroughs import ON_A_LANDSCAPE, ROOT, Command, commands, pattern_of
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
+pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(240, func_only=True)]
 
 SEED = "seed-2"
 """Seed for the documents' seed-1: test_own_credentials annotates seed-1 meanwhile."""
