@@ -35,7 +35,12 @@ def test_the_secrets_of_a_shoot_are_full_of_keys_and_tokens(needles: Needles) ->
         assert any(re.search(name, place) for place in places), name
     for name in ("garden/gardenlet-kubeconfig: kubeconfig", "kube-system/bootstrap-token-.*: token-secret"):
         assert any(re.search(name, place) for place in places), name
-    for name in (r"\.ca-client: ca\.key", "local: kubeconfig", "backup-local: token", "internal-domain: tsigSecret"):
+    for name in (
+        r"\.ca-client: ca\.key",
+        "local: kubeconfig",
+        "backup-local: secretAccessKey",
+        "internal-domain: tsigSecret",
+    ):
         assert any(re.search(name, place) for place in places), name
 
 
