@@ -38,24 +38,25 @@ class Extensions:
             state = await read_shoot_state(self._clusters, task) or ShootStateView()
             await asyncio.gather(*(self._restore(task, state, each) for each in wanted))
             return
-        inputs = "" if kind.only_on_change else await self._inputs(task)
         asked_for = bool(kind.asked_by) and await self._asked_for(kind, task)
-        await asyncio.gather(
-            *(
-                apply_extension(
-                    self._clusters.seed,
-                    dataclasses.replace(each, inputs=inputs),
-                    task.trigger,
-                    only_on_change=kind.only_on_change and not asked_for,
-                )
-                for each in wanted
-            )
-        )
+        await asyncio.gather(*(self._apply(kind, task, each, asked_for=asked_for) for each in wanted))
 
-    async def _inputs(self, task: ShootTask) -> str:
-        credentials = await self._clusters.seed.find(resources.SECRET, CLOUD_SECRET, task.technical_id)
-        version = str(credentials["metadata"]["resourceVersion"]) if credentials else ""
-        return inputs_digest(await self._clusters.cluster(task.technical_id), version)
+    async def _apply(self, kind: Kind, task: ShootTask, wanted: ExtensionObject, *, asked_for: bool) -> None:
+        if not kind.only_on_change:
+            wanted = dataclasses.replace(wanted, inputs=await self._inputs(task, wanted))
+        only_on_change = kind.only_on_change and not asked_for
+        await apply_extension(self._clusters.seed, wanted, task.trigger, only_on_change=only_on_change)
+
+    async def _inputs(self, task: ShootTask, wanted: ExtensionObject) -> str:
+        """Digest of all inputs of the object's controller: the Cluster, credentials of the cloud and of the object."""
+        references = [{"namespace": task.technical_id, "name": CLOUD_SECRET}]
+        if (own := wanted.spec.get("secretRef")) and own not in references:
+            references.append(own)
+        found = [
+            await self._clusters.seed.find(resources.SECRET, each["name"], each["namespace"]) for each in references
+        ]
+        versions = [str(each["metadata"]["resourceVersion"]) for each in found if each]
+        return inputs_digest(await self._clusters.cluster(task.technical_id), *versions)
 
     async def _asked_for(self, kind: Kind, task: ShootTask) -> bool:
         view = await self._clusters.cluster(task.technical_id)

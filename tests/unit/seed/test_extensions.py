@@ -290,6 +290,30 @@ async def test_an_unchanged_extension_is_reconciled_only_on_request(
     assert (live["metadata"]["annotations"]["gardener.cloud/timestamp"] == later.trigger) is triggered
 
 
+@pytest.mark.parametrize("secret", ["cloudprovider", "bucket"])
+async def test_an_extension_is_reconciled_when_its_credentials_have_changed(
+    clusters: Any, seed: ApiServer, secret: str
+) -> None:
+    """A BackupEntry must get a new key before the earlier one ends, though the Shoot has not changed."""
+    reference = {"name": "bucket", "namespace": NAMESPACE}
+    entry = ExtensionObject(kinds.NETWORK.resource, "demo", NAMESPACE, {"type": "local", "secretRef": reference})
+    for name in ("cloudprovider", "bucket"):
+        seed.put("/api/v1/secrets", {"metadata": {"name": name, "namespace": NAMESPACE}, "data": {}})
+    extensions = Extensions(clusters)
+    await extensions.deploy(kinds.NETWORK, TASK, [entry])
+    done(seed, NETWORKS, "demo")
+
+    async def asked_at(trigger: str) -> str:
+        await extensions.deploy(kinds.NETWORK, TASK.model_copy(update={"trigger": trigger}), [entry])
+        live = seed.find(NETWORKS, "demo", NAMESPACE)
+        assert live is not None
+        return str(live["metadata"]["annotations"]["gardener.cloud/timestamp"])
+
+    assert await asked_at("2026-11-21T11:00:00.000000Z") == TASK.trigger
+    seed.change("/api/v1/secrets", secret, NAMESPACE, {"data": {"key": "bmV3"}})
+    assert await asked_at("2026-11-21T12:00:00.000000Z") == "2026-11-21T12:00:00.000000Z"
+
+
 async def test_no_two_activities_of_a_seed_have_one_name(clusters: Any) -> None:
     """A gardenlet would not start."""
     clusters.garden_caches = clusters.seed_caches
