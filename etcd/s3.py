@@ -32,6 +32,9 @@ CA = "trustedCaCert"
 PROVIDERS = ("local", "aws", "S3")
 """Names of S3 stores: types of providers, and the name that etcd-backup-restore uses."""
 
+NO_OBJECT = "NoObject"
+"""Name of an object that no directory has."""
+
 FAILURES = (BaseError, OSError)
 """Errors of obstore's requests. A missing object is a FileNotFoundError."""
 
@@ -124,6 +127,21 @@ def failure(doing: str, error: Exception) -> StoreError:
     if status or code:
         return StoreError(f"{doing}: store answered {status or ''} {code}".rstrip(), status)
     return StoreError(f"{doing}: no answer from the store: {type(error).__name__}")
+
+
+def check_store(doing: str, error: Exception | None) -> None:
+    """Raise StoreError if an empty list is not from a store: obstore takes any XML or HTML page for an empty list.
+
+    Such a server has a page for each path, so it also has one for an object that no store holds.
+
+    Args:
+        error: answer of the server to a request for ``NO_OBJECT`` in the listed directory; None if it has this object.
+    """
+    if error is None:
+        raise StoreError(f"{doing}: what answers is no store")
+    fault = failure(doing, error)
+    if fault.status not in (403, 404):  # AWS answers 403 if the user may list only a directory
+        raise fault
 
 
 def _with_bucket(url: str, bucket: str) -> str:

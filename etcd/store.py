@@ -10,7 +10,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
-from etcd.s3 import FAILURES, StoreError, failure, open_bucket
+from etcd.s3 import FAILURES, NO_OBJECT, StoreError, check_store, failure, open_bucket
 
 __all__ = ["S3", "Store", "StoreError", "StoredObject", "open_store"]
 
@@ -122,12 +122,22 @@ class S3:
             raise failure(f"downloading {self._bucket}/{name}", error) from None
 
     async def list(self, directory: str) -> list[StoredObject]:
+        doing = f"listing {self._bucket}/{directory}"
         try:
             found = await obstore.list(self._store, directory or None).collect_async()
         except FAILURES as error:
-            raise failure(f"listing {self._bucket}/{directory}", error) from None
+            raise failure(doing, error) from None
+        if not found:
+            check_store(doing, await self._missing(directory))
         objects = (StoredObject(each["path"], each["size"], int(each["last_modified"].timestamp())) for each in found)
         return sorted(objects, key=lambda each: each.name)
+
+    async def _missing(self, directory: str) -> Exception | None:
+        try:
+            await obstore.head_async(self._store, directory + NO_OBJECT)
+        except FAILURES as error:
+            return error
+        return None
 
     async def delete(self, name: str) -> None:
         await self._delete([name], name)

@@ -6,16 +6,19 @@ that have backups in a bucket. Calls block, since botocore has no others: run th
 
 import contextlib
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import botocore.config
 import botocore.session
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.httpsession import get_cert_path
 
 from activities.errors import permanent, transient
 from api.errors import ErrorCode
@@ -36,6 +39,7 @@ _WRONG_KEY = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidClientToken
 _CONFIG = botocore.config.Config(
     connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 2}, s3={"addressing_style": "path"}, proxies={}
 )
+_FILES: list[Any] = []
 _CREATING = threading.Lock()
 """A session of botocore creates one client at a time."""
 
@@ -115,7 +119,7 @@ class Account:
                 client.list_objects_v2(Bucket=bucket, MaxKeys=1)
             except client.exceptions.NoSuchBucket:
                 with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
-                    client.create_bucket(Bucket=bucket)
+                    client.create_bucket(Bucket=bucket, **self._location())
         with self._explained(f"removing abandoned uploads to bucket {bucket}"):
             for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
                 for upload in page.get("Uploads") or ():
@@ -201,6 +205,13 @@ class Account:
         for key in keys:
             client.delete_access_key(UserName=user.name, AccessKeyId=key["AccessKeyId"])
 
+    def _location(self) -> dict[str, Any]:
+        """AWS takes the region of a new bucket from the body, in all regions but the first, which it refuses there."""
+        region = self._values.get(s3.REGION)
+        if not region or region == _IAM_REGION:
+            return {}
+        return {"CreateBucketConfiguration": {"LocationConstraint": region}}
+
     def _client(self, service: str) -> Any:
         of_iam = service == "iam"
         with _CREATING:
@@ -210,6 +221,7 @@ class Account:
                 endpoint_url=self._values[IAM_ENDPOINT if of_iam else s3.ENDPOINT],
                 aws_access_key_id=self._values[s3.ACCESS_KEY],
                 aws_secret_access_key=self._values[s3.SECRET_KEY],
+                verify=_trusted(self._values.get(s3.CA, "")),
                 config=_CONFIG,
             )
 
@@ -237,6 +249,21 @@ class Account:
 
 def _code_of(error: ClientError) -> str:
     return str(error.response["Error"].get("Code", ""))
+
+
+@cache
+def _trusted(certificates: str) -> str | None:
+    """File with the public authorities and the given ones; None, which stands for the public ones, without any given.
+
+    botocore reads authorities from a file alone. The file is deleted when the process ends.
+    """
+    if not certificates:
+        return None
+    file = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115 -- open until the process ends
+    _FILES.append(file)  # which would delete the file when nothing refers to it
+    file.write(f"{Path(get_cert_path(True)).read_text()}\n{certificates}\n")
+    file.flush()
+    return file.name
 
 
 @cache

@@ -12,7 +12,6 @@ from etcd.s3 import FAILURES, StoreError, failure, open_bucket
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
-_NO_OBJECT = "NoObject"
 
 
 class Unreadable(Exception):
@@ -43,22 +42,18 @@ class StoreReader:
         except FAILURES as error:
             raise _unreadable(doing, error) from None
         if not found:
-            self._refuse_no_store(doing)
+            try:
+                s3.check_store(doing, self._missing())
+            except StoreError as error:
+                raise Unreadable(str(error)) from None
         return sorted(item["path"].rsplit("/", 1)[-1] for item in found)
 
-    def _refuse_no_store(self, doing: str) -> None:
-        """Raise Unreadable if an empty list is not from a store: obstore takes any XML or HTML page for an empty list.
-
-        Such a server has a page for each path, so it also has one for an object that no store holds.
-        """
+    def _missing(self) -> Exception | None:
         try:
-            obstore.head(self._store, self._directory + _NO_OBJECT)
+            obstore.head(self._store, self._directory + s3.NO_OBJECT)
         except FAILURES as error:
-            fault = failure(doing, error)
-            if fault.status not in (403, 404):  # AWS answers 403 if the user may list only a directory
-                raise Unreadable(str(fault)) from None
-        else:
-            raise Unreadable(f"{doing}: what answers is no store")
+            return error
+        return None
 
     def read(self, name: str) -> Iterator[bytes]:
         """Content of a snapshot. Raises Unreadable if the download breaks off."""

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
+from activities.provider_local.accounts import Account
 from etcd.snapshots import directory
 from etcd.store import Store, StoredObject, StoreError, open_store
 from landscape.pki import Authority
@@ -218,26 +220,60 @@ class Page(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving_pages() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-        serving.start()
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-        serving.join()
+        thread.join()
+
+
+@contextmanager
+def refusing_new_buckets() -> Iterator[tuple[str, list[str]]]:
+    """A server without buckets that refuses new ones; yields the bodies of the requests, too."""
+    bodies: list[str] = []
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(404, "NoSuchBucket")
+
+        def do_PUT(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+            self.answer(409, "BucketAlreadyExists")
+
+        def answer(self, status: int, code: str) -> None:
+            content = f"<Error><Code>{code}</Code></Error>".encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """No request is logged."""
+
+    with serving(Refusal) as url:
+        yield url, bodies
 
 
 def test_a_page_of_another_server_is_no_empty_store(served: Served, tmp_path: Path) -> None:
     """An etcd that took it for one would serve after a takeover, or start without its data."""
     assert reader(served, tmp_path / "store").names() == []
-    with serving_pages() as url, pytest.raises(Unreadable, match="what answers is no store"):
+    with serving(Page) as url, pytest.raises(Unreadable, match="what answers is no store"):
         reader(served, tmp_path / "page", endpoint=url).names()
+
+
+async def test_a_copy_of_backups_takes_no_page_for_an_empty_directory(served: Served) -> None:
+    """The control plane would start without its data after the move."""
+    assert await open_store("local", served.limited, BUCKET).list(f"{OWN}/other/") == []
+    with serving(Page) as url, pytest.raises(StoreError, match="what answers is no store"):
+        await open_store("local", served.limited | {"endpoint": url}, BUCKET).list(PLACE)
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving_pages() as url:
+    with serving(Page) as url:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, url)
         await open_store("local", served.limited, BUCKET).create(f"{PLACE}Fence-1")
@@ -341,6 +377,27 @@ async def test_a_store_with_a_certificate_of_its_own_authority_is_trusted_by_tha
         certificates = {"trustedCaCert": authority.files.certificate.read_text()}
         with pytest.raises(StoreError, match="404 NoSuchBucket"):
             await open_store("S3", server.credentials | certificates, BUCKET).list("")
+        with pytest.raises(ApplicationError, match="does not answer"):
+            await asyncio.to_thread(server.make_bucket, BUCKET)
+        account = Account(server.credentials | certificates, "Secret garden/backup")
+        await asyncio.to_thread(account.make_bucket, BUCKET)
+        assert await open_store("S3", server.credentials | certificates, BUCKET).list("") == []
+
+
+@pytest.mark.parametrize(("region", "body"), [("eu-west-1", "<LocationConstraint>eu-west-1<"), ("us-east-1", "")])
+def test_a_new_bucket_names_its_region_as_aws_wants_it(region: str, body: str) -> None:
+    with refusing_new_buckets() as (url, bodies):
+        credentials = {
+            "accessKeyID": "a",
+            "secretAccessKey": "b",
+            "region": region,
+            "endpoint": url,
+            "iamEndpoint": url,
+        }
+        with pytest.raises(ApplicationError, match="answered 409"):
+            Account(credentials, "Secret garden/backup").make_bucket("b")
+        assert body in bodies[0]
+        assert bool(bodies[0]) is bool(body)
 
 
 def test_incomplete_credentials_are_refused_without_a_value_in_the_error() -> None:
