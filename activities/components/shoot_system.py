@@ -30,7 +30,8 @@ _IN_GROUP = {
     "networking.k8s.io": "ingresses ingresses/status ingressclasses ipaddresses networkpolicies servicecidrs",
     "policy": "poddisruptionbudgets poddisruptionbudgets/status",
 }
-"""Resources of the groups of which users may want to encrypt one, and let viewers read the others."""
+"""Resources of some groups: if one of them is encrypted, viewers still read the others. Of another group with an
+encrypted resource they read nothing."""
 
 
 def namespaces() -> list[Manifest]:
