@@ -21,6 +21,9 @@ DISCOVERY_SERVERS = "gardener.cloud:system:discovery-servers"
 CODEC_SERVERS = "gardener.cloud:system:codec-servers"
 """Group of the codec endpoint. It creates TokenReviews and SubjectAccessReviews, and reads no object."""
 
+SUBRESOURCE_SERVERS = "gardener.cloud:system:subresource-servers"
+"""Group of the subresource servers, which sign client certificates with the client CAs of Shoots."""
+
 BOOTSTRAPPERS = "system:bootstrappers"
 """Group of all bootstrap tokens, in the garden and in a Shoot; another group says for which seed or Machine one is."""
 
@@ -63,6 +66,7 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
             ],
             CODEC_SERVERS,
         ),
+        *bound_role(SUBRESOURCE_SERVERS, _subresource_server(), SUBRESOURCE_SERVERS),
         *(seeds_access() if unrestricted_gardenlets else []),
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
         *(
@@ -122,6 +126,23 @@ def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> 
         "type": "bootstrap.kubernetes.io/token",
         "data": {key: b64encode(value.encode()).decode() for key, value in content.items()},
     }
+
+
+def _subresource_server() -> list[Manifest]:
+    """Rights of the subresource server: to ask about users, to read the authorities of Shoots, and to bind Shoots.
+
+    A role cannot say that a name must end in ``.ca-client``, so the server may get each InternalSecret. It cannot list
+    them.
+    """
+    return [
+        rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
+        rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+        rule(["core.gardener.cloud"], ["internalsecrets"], ["get"]),
+        rule(["core.gardener.cloud"], ["shoots"], ["get", "patch"]),
+        # Admission asks for it when spec.seedName changes.
+        rule(["core.gardener.cloud"], ["shoots/binding"], ["update"]),
+        rule([""], ["configmaps"], ["get", "create", "patch"]),
+    ]
 
 
 def _seed_client() -> list[Manifest]:

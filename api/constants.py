@@ -4,6 +4,7 @@
 CORE = "core.gardener.cloud"
 SECURITY = "security.gardener.cloud"
 EXTENSIONS = "extensions.gardener.cloud"
+AUTHENTICATION = "authentication.gardener.cloud"
 OPERATIONS = "operations.gardener.cloud"
 RESOURCES = "resources.gardener.cloud"
 DRUID = "druid.gardener.cloud"

@@ -26,7 +26,7 @@ from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError
 from workers.cli.connection import landscape_facts
-from workers.cli.kubeconfig import admin_kubeconfig
+from workers.cli.kubeconfig import requested_kubeconfig
 
 EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
 _POLL_SECONDS = 0.1
@@ -120,7 +120,7 @@ async def _user_kubeconfig(garden: KubeClient, caches: Caches, namespace: str, n
     async with asyncio.timeout(_LIMIT_SECONDS):
         while True:
             try:
-                config, _ = await admin_kubeconfig(garden, namespace, name, expiration=3600)
+                config, _ = await requested_kubeconfig(garden, namespace, name, expiration=3600)
             except (ApiError, click.ClickException):
                 await asyncio.sleep(_POLL_SECONDS)  # the clock of the measurement
             else:

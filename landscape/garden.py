@@ -7,7 +7,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
+from api.access import (
+    CODEC_SERVERS,
+    DISCOVERY_SERVERS,
+    OPERATORS,
+    SUBRESOURCE_SERVERS,
+    access,
+    bootstrap_secret,
+    bound_role,
+    rule,
+)
 from api.constants import ADMISSION_AUTHORITY, SEED_NAME_PREFIX
 from api.crds import crds
 from api.decisions import issuer
@@ -221,7 +230,12 @@ def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
     if process in SEED_NAMES:
         return pki.token_kubeconfig(garden.server, authority, ".".join(bootstrap_token(plan, process)), "garden")
     user = f"gardener.cloud:system:{process}"
-    group = {"discovery-server": DISCOVERY_SERVERS, "codec-server": CODEC_SERVERS}.get(process, OPERATORS)
+    groups = {
+        "codec-server": CODEC_SERVERS,
+        "discovery-server": DISCOVERY_SERVERS,
+        "subresources": SUBRESOURCE_SERVERS,
+    }
+    group = groups.get(process, OPERATORS)
     client = authority.issue(f"process-{process}", user, [group])
     return pki.kubeconfig(garden.server, authority, client, "garden")
 

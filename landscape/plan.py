@@ -25,6 +25,9 @@ CACHE_HOME = Path.home() / ".cache/gardener/landscape"
 RUN_HOME = Path("/run/gardener")
 """Directory of sockets: a path in the home directory could exceed the maximum of 107 characters for a socket."""
 
+SUBRESOURCES_PORTS = (8446, 8447)
+"""Ports of the replicas of the subresource server, at the central address."""
+
 SHOOT_PODS = "100.112.0.0/16"
 SHOOT_SERVICES = "100.68.0.0/16"
 VPN_NETWORK = "198.19.255.0/24"

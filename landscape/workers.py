@@ -19,7 +19,7 @@ from landscape.code import code_digest
 from landscape.files import write_if_changed
 from landscape.kube import apply, connected
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
-from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
+from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, SUBRESOURCES_PORTS, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
 from workers.admission import api_server_files
 from workers.lib.codec import derived_keys, write_key_file
@@ -50,8 +50,10 @@ class Ours:
 
 def of_garden(plan: Plan) -> list[Ours]:
     """Write the configurations of the garden's processes; returns the processes to start."""
+    replicas = [(f"subresources-{number}", _subresources(plan, number)) for number in (1, 2)]
     return [
-        _spec(plan, f"garden/{worker}", worker, config(plan), plan.garden.netns) for worker, config in _GARDEN.items()
+        *(_spec(plan, f"garden/{worker}", worker, made(plan), plan.garden.netns) for worker, made in _GARDEN.items()),
+        *(_spec(plan, f"garden/{name}", "subresources", config, plan.garden.netns) for name, config in replicas),
     ]
 
 
@@ -204,6 +206,23 @@ def _discovery_server(plan: Plan) -> Config:
             "privateKeyFile": str(certificate.key),
         },
         "health": _health(plan.central_address, 2720),
+    }
+
+
+def _subresources(plan: Plan, replica: int) -> Config:
+    """The front door sends requests to both replicas, and presents a certificate of the request-header CA."""
+    credentials = Credentials.of(plan.garden)
+    certificate = credentials.ca.issue("subresources", "subresources", names=[plan.central_address])
+    return {
+        "gardenClientConnection": _garden_connection(plan, "subresources"),
+        "server": {
+            "address": plan.central_address,
+            "port": SUBRESOURCES_PORTS[replica - 1],
+            "certificateFile": str(certificate.certificate),
+            "privateKeyFile": str(certificate.key),
+        },
+        "requestHeader": {"caFile": str(credentials.front_proxy_ca.files.certificate)},
+        "health": _health(plan.central_address, 2721 + replica),
     }
 
 

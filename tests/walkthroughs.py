@@ -66,6 +66,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/install.md": {"": "tests/charts/test_installed.py"},
     "docs/operations/issuer.md": {"": "tests/landscape/test_issuer.py"},
     "docs/operations/kept-backups.md": {"kubectl -n garden-local annotate": "tests/landscape/test_kept_backups.py"},
+    "docs/operations/kubeconfigs.md": {"": "tests/unit/subresources/test_command.py"},
     "docs/operations/lost-seed.md": {"gardener shoot move": "tests/landscape/test_dead_seed.py"},
     "docs/operations/seed.md": {"gardener seed evacuate": "tests/landscape/test_evacuation.py"},
     "docs/operations/upgrade.md": {"": "tests/charts/test_rendering.py"},

@@ -1,11 +1,37 @@
 """Objects that every shoot has from the start: namespaces and rights."""
 
+from collections.abc import Collection
+
 from activities.components import base
 from activities.components.base import Manifest
 
 NAMESPACE = "kube-system"
 
 _READ = "get list watch"
+
+_CORE = (
+    "bindings componentstatuses configmaps endpoints events limitranges namespaces namespaces/status nodes "
+    "nodes/status persistentvolumeclaims persistentvolumeclaims/status persistentvolumes "
+    "persistentvolumes/status pods pods/log pods/status podtemplates replicationcontrollers "
+    "replicationcontrollers/scale replicationcontrollers/status resourcequotas resourcequotas/status "
+    "serviceaccounts services services/status"
+)
+_GROUPS = (
+    "admissionregistration.k8s.io apiextensions.k8s.io apiregistration.k8s.io apps autoscaling batch "
+    "certificates.k8s.io coordination.k8s.io discovery.k8s.io events.k8s.io flowcontrol.apiserver.k8s.io "
+    "metrics.k8s.io networking.k8s.io node.k8s.io policy rbac.authorization.k8s.io scheduling.k8s.io "
+    "storage.k8s.io"
+)
+_IN_GROUP = {
+    "apps": "controllerrevisions daemonsets daemonsets/status deployments deployments/scale deployments/status "
+    "replicasets replicasets/scale replicasets/status statefulsets statefulsets/scale statefulsets/status",
+    "autoscaling": "horizontalpodautoscalers horizontalpodautoscalers/status",
+    "batch": "cronjobs cronjobs/status jobs jobs/status",
+    "networking.k8s.io": "ingresses ingresses/status ingressclasses ipaddresses networkpolicies servicecidrs",
+    "policy": "poddisruptionbudgets poddisruptionbudgets/status",
+}
+"""Resources of some groups: if one of them is encrypted, viewers still read the others. Of another group with an
+encrypted resource they read nothing."""
 
 
 def namespaces() -> list[Manifest]:
@@ -40,8 +66,11 @@ def owners() -> Manifest:
     return base.binding("gardener.cloud:system:admins", groups, cluster_role="cluster-admin")
 
 
-def objects(*, workers: bool) -> list[Manifest]:
+def objects(*, workers: bool, encrypted: Collection[str] = ()) -> list[Manifest]:
     """Rights of the shoot's owners and of the control plane itself.
+
+    ``encrypted``: resources that are stored encrypted beside Secrets, such as ``deployments.apps``. Viewers cannot read
+    them.
 
     Admins and viewers use client certificates (AdminKubeconfigRequest, ViewerKubeconfigRequest). Source of their
     groups: spec/credentials.md 8.
@@ -50,7 +79,7 @@ def objects(*, workers: bool) -> list[Manifest]:
     read_only = "gardener.cloud:system:read-only"
     made = [
         owners(),
-        _read_only(read_only),
+        _read_only(read_only, encrypted),
         base.binding("gardener.cloud:system:viewers", viewers, cluster_role=read_only),
     ]
     if workers:
@@ -64,19 +93,18 @@ def objects(*, workers: bool) -> list[Manifest]:
     return made
 
 
-def _read_only(name: str) -> Manifest:
-    """Right to read everything but Secrets, whether a kind is stored encrypted or not."""
-    core = (
-        "bindings componentstatuses configmaps endpoints events limitranges namespaces namespaces/status nodes "
-        "nodes/status persistentvolumeclaims persistentvolumeclaims/status persistentvolumes "
-        "persistentvolumes/status pods pods/log pods/status podtemplates replicationcontrollers "
-        "replicationcontrollers/scale replicationcontrollers/status resourcequotas resourcequotas/status "
-        "serviceaccounts services services/status"
-    )
-    groups = (
-        "admissionregistration.k8s.io apiextensions.k8s.io apiregistration.k8s.io apps autoscaling batch "
-        "certificates.k8s.io coordination.k8s.io discovery.k8s.io events.k8s.io flowcontrol.apiserver.k8s.io "
-        "metrics.k8s.io networking.k8s.io node.k8s.io policy rbac.authorization.k8s.io scheduling.k8s.io "
-        "storage.k8s.io"
-    )
-    return base.cluster_role(name, [base.rule("core", core, _READ), base.rule(groups, "*", _READ)])
+def _read_only(name: str, encrypted: Collection[str]) -> Manifest:
+    """Right to read everything but Secrets and encrypted resources. Source: spec/credentials.md 8."""
+    hidden: dict[str, set[str]] = {}
+    for each in encrypted:
+        resource, _, group = each.partition(".")
+        hidden.setdefault(group, set()).add(resource)
+
+    def shown(group: str, names: str) -> str:
+        return " ".join(each for each in names.split() if each.partition("/")[0] not in hidden[group])
+
+    hidden.setdefault("", set())
+    whole = [each for each in _GROUPS.split() if each not in hidden]
+    rules = [("core", shown("", _CORE)), (" ".join(whole), "*")]
+    rules += [(each, shown(each, _IN_GROUP.get(each, ""))) for each in _GROUPS.split() if each in hidden]
+    return base.cluster_role(name, [base.rule(groups, names, _READ) for groups, names in rules if names])

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import secrets
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+# X.520 allows 64 characters in a common name. Names of users and service accounts may be longer, and API servers accept
+# them.
+warnings.filterwarnings("ignore", "Attribute's length must be", UserWarning)
 
 TEN_YEARS = timedelta(days=3650)
 CLOCK_SKEW = timedelta(minutes=1)
@@ -148,7 +153,8 @@ def load_private(pem: bytes) -> PrivateKey:
 def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
     # Sorted, because the order of organizations has no meaning, and equal inputs should give equal names.
     parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in sorted(organizations)]
-    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    # Without validation: it would refuse a common name of more than 64 characters.
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name, _validate=False)])
 
 
 def _certificate(

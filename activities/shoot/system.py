@@ -27,6 +27,7 @@ from activities.seed.facts import ApiNames, Networks
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
+from api.decisions.encryption import Encryption
 from kube.client import KubeClient
 from kube.errors import ApiError
 
@@ -70,7 +71,9 @@ class ShootSystemActivities:
     async def deploy_shoot_system(self, task: ShootTask) -> TaskResult:
         """Give owners, viewers and the API server itself their rights in the shoot."""
         view = await self._clusters.cluster(task.technical_id)
-        await self._hand_over(task, "shoot-core-system", shoot_system.objects(workers=not view.workerless))
+        encrypted = Encryption.wanted(view.shoot).resources | Encryption.at_rest(view.shoot).resources
+        objects = shoot_system.objects(workers=not view.workerless, encrypted=sorted(encrypted))
+        await self._hand_over(task, "shoot-core-system", objects)
         return TaskResult()
 
     @activity.defn

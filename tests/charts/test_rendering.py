@@ -31,6 +31,11 @@ def values_of(chart: str) -> Object:
         case "gardener":
             return {
                 "discoveryServer": {"enabled": True, "tlsSecret": "discovery-server-tls"},
+                "subresources": {
+                    "enabled": True,
+                    "tlsSecret": "subresources-tls",
+                    "requestHeader": {"caSecret": "request-header-ca"},
+                },
                 "codecServer": {"enabled": True, "tlsSecret": "codec-server-tls", "clientCA": True},
             }
     return {}

@@ -16,7 +16,7 @@ from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import NotFound
 from workers.cli.connection import landscape_facts
-from workers.cli.kubeconfig import admin_kubeconfig
+from workers.cli.kubeconfig import requested_kubeconfig
 
 EXAMPLE = Path(__file__).parents[2] / "examples/shoot.yaml"
 _CREATION_SECONDS = 15 * 60
@@ -51,7 +51,7 @@ async def _order(garden_kubeconfig: Path, manifest: dict[str, Any]) -> dict[str,
     try:
         await garden.apply(manifest, manager="gardener-demo")
         await _follow(caches, namespace, name)
-        config, _ = await admin_kubeconfig(garden, namespace, name, expiration=24 * 3600)
+        config, _ = await requested_kubeconfig(garden, namespace, name, expiration=24 * 3600)
     finally:
         await caches.close()
         await garden.close()

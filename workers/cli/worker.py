@@ -26,6 +26,7 @@ _PROCESSES = {
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
     "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),
     "setup": ("workers.setup", "Prepares a garden and a Temporal, and ends."),
+    "subresources": ("workers.subresources", "Issues kubeconfigs of Shoots, behind the garden's front door."),
 }
 
 

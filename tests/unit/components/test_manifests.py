@@ -299,6 +299,27 @@ def test_owners_are_admins_and_viewers_see_no_secrets():
     assert {verb for each in rules for verb in each["verbs"]} == {"get", "list", "watch"}
 
 
+@pytest.mark.parametrize(
+    ("encrypted", "hidden", "shown"),
+    [
+        ("configmaps", {"configmaps"}, {"pods", "services"}),
+        ("deployments.apps", {"deployments.apps", "deployments/scale.apps"}, {"statefulsets.apps", "jobs.batch"}),
+        ("leases.coordination.k8s.io", {"leases.coordination.k8s.io"}, {"deployments.apps", "pods"}),
+    ],
+)
+def test_viewers_see_no_encrypted_resource(encrypted, hidden, shown):
+    """An owner encrypts what must stay secret; a viewer must not read it through the API server."""
+    objects = {each["metadata"]["name"]: each for each in shoot_system.objects(workers=True, encrypted=[encrypted])}
+    rules = objects["gardener.cloud:system:read-only"]["rules"]
+
+    def readable(name):
+        resource, _, group = name.partition(".")
+        return any(group in each["apiGroups"] and {resource, "*"} & set(each["resources"]) for each in rules)
+
+    assert not any(map(readable, hidden))
+    assert all(map(readable, shown))
+
+
 # Access
 
 

@@ -34,6 +34,7 @@ MODELS = {
     "gardenlet": "workers.gardenlet.config:GardenletConfig",
     "provider-local": "workers.provider_local.config:ProviderLocalConfig",
     "scheduler": "workers.scheduler:SchedulerConfig",
+    "subresources": "workers.subresources.process:SubresourcesConfig",
 }
 
 

@@ -18,12 +18,13 @@ from workers.controller_manager import metrics as garden
 from workers.controller_manager.watchers import shoots
 from workers.lib import codec
 from workers.lib.metrics import flows, requests
+from workers.subresources import app as subresources
 
 CHARTS = Path(__file__).parents[3] / "charts"
 BOARDS = sorted(CHARTS.glob("*/dashboards/*.json"))
 RULES = sorted(CHARTS.glob("*/rules/*.yaml"))
 _SUFFIXES = {Histogram: ("_bucket", "_count", "_sum"), Counter: ("_total",), Gauge: ("",)}
-_MODULES = (flows, requests, shoots, app, admission, codec, webhook_clients)
+_MODULES = (flows, requests, shoots, app, admission, codec, webhook_clients, subresources)
 """Where metrics are made; importing them registers them."""
 FROM_SCRAPE = {"instance", "job", "namespace", "pod"}
 """Labels that Prometheus itself adds."""
