@@ -14,7 +14,7 @@ from landscape import cgroups, containerd, pki
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
 from landscape.kube import apply, connected, is_ready
-from landscape.plan import ClusterPlan, Plan
+from landscape.plan import LOOPBACK, ClusterPlan, Plan
 from landscape.processes import Processes, ProcessSpec
 from landscape.waiting import until
 
@@ -40,9 +40,6 @@ _GARDEN_CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "resourcequota-controller",
 )
-
-_LOOPBACK = "127.0.0.1"
-"""Loopback address in the cluster's network namespace, where no other process listens."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +82,21 @@ class Cluster:
         cluster.run_directory.mkdir(parents=True, exist_ok=True)
         self._credentials = Credentials.of(cluster)
 
-    async def start_control_plane(self, api_server_flags: Mapping[str, str] | None = None) -> None:
+    async def start_control_plane(
+        self, api_server_flags: Mapping[str, str] | None = None, front_door: Sequence[ProcessSpec] = ()
+    ) -> None:
         """Start etcd and the API server; returns when the API server is ready, with the other components started.
 
         ``api_server_flags``: more flags of the API server. With ``authorization-config``, RBAC is not the only
-        authorizer.
+        authorizer. ``front_door``: processes through which clients reach the API server.
         """
         admin = self._credentials.ca.issue("admin", "landscape-admin", ["system:masters"])
         content = pki.kubeconfig(self._cluster.server, self._credentials.ca, admin, self._cluster.name)
         path = pki.write_kubeconfig(self._plan.kubeconfig(self._cluster.name), content)
         self._start(self._etcd())
         self._start(self._api_server(api_server_flags or {}))
+        for process in front_door:
+            self._start(process)
         async with connected(path) as client:
             await until(partial(is_ready, client), f"API server of {self._cluster.name}", 120, self._hopeless)
         self._start(self._controller_manager())
@@ -132,10 +133,10 @@ class Cluster:
         return ProcessSpec(f"{self._cluster.name}/{component}", argv, self._cluster.netns, environment)
 
     def _etcd(self) -> ProcessSpec:
-        server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[_LOOPBACK, "localhost"])
+        server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[LOOPBACK, "localhost"])
         ca = str(self._credentials.etcd_ca.files.certificate)
         certificate, key = str(server.certificate), str(server.key)
-        client, peer = f"https://{_LOOPBACK}:2379", f"https://{_LOOPBACK}:2380"
+        client, peer = f"https://{LOOPBACK}:2379", f"https://{LOOPBACK}:2380"
         flags = {
             "name": self._cluster.name,
             "data-dir": str(self._cluster.directory / "etcd"),
@@ -161,21 +162,16 @@ class Cluster:
 
     def _api_server(self, more: Mapping[str, str]) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
-        service_address = cluster.services.removesuffix(".0/24") + ".1"
-        server = credentials.ca.issue(
-            "kube-apiserver",
-            "kube-apiserver",
-            names=[cluster.address, service_address, "kubernetes.default", "kubernetes.default.svc", "localhost"],
-        )
+        server = credentials.ca.issue("kube-apiserver", "kube-apiserver", names=cluster.server_names)
         kubelet_client = credentials.ca.issue("kubelet-client", "kube-apiserver", ["system:masters"])
         proxy_client = credentials.front_proxy_ca.issue("front-proxy", "front-proxy-client")
         etcd_client = credentials.etcd_ca.issue("etcd-client", "kube-apiserver")
         flags = {
-            "etcd-servers": f"https://{_LOOPBACK}:2379",
+            "etcd-servers": f"https://{LOOPBACK}:2379",
             "etcd-cafile": str(credentials.etcd_ca.files.certificate),
             "etcd-certfile": str(etcd_client.certificate),
             "etcd-keyfile": str(etcd_client.key),
-            "bind-address": cluster.address,
+            "bind-address": cluster.api_server_address,
             "advertise-address": cluster.address,
             "secure-port": "6443",
             "tls-cert-file": str(server.certificate),
@@ -255,7 +251,7 @@ class Cluster:
             "service-account-private-key-file": str(credentials.service_account.key),
             "use-service-account-credentials": "true",
             "allocate-node-cidrs": "false",
-            "bind-address": _LOOPBACK,
+            "bind-address": LOOPBACK,
             "leader-elect": "false",
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
@@ -272,7 +268,7 @@ class Cluster:
             "kubeconfig": str(kubeconfig),
             "authentication-kubeconfig": str(kubeconfig),
             "authorization-kubeconfig": str(kubeconfig),
-            "bind-address": _LOOPBACK,
+            "bind-address": LOOPBACK,
             "leader-elect": "false",
             "kube-api-qps": "500",
             "kube-api-burst": "1000",

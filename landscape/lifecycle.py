@@ -16,6 +16,7 @@ from landscape import (
     binaries,
     containerd,
     dns,
+    front_door,
     garden,
     images,
     keeper,
@@ -164,7 +165,9 @@ class _Up:
         cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
         started = self._workers == "all"
         with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
-            await cluster.start_control_plane(workers.asking_admission(self._plan) if started else None)
+            await cluster.start_control_plane(
+                workers.asking_admission(self._plan) if started else None, front_door.processes(self._plan)
+            )
         with self._progress.step("garden: kinds"):
             await garden.deploy_kinds(self._plan, unrestricted_gardenlets=not started)
         await self._temporal_serves.wait()

@@ -28,6 +28,9 @@ RUN_HOME = Path("/run/gardener")
 SUBRESOURCES_PORTS = (8446, 8447)
 """Ports of the replicas of the subresource server, at the central address."""
 
+LOOPBACK = "127.0.0.1"
+"""Loopback address in a cluster's network namespace, where no other process listens."""
+
 SHOOT_PODS = "100.112.0.0/16"
 SHOOT_SERVICES = "100.68.0.0/16"
 VPN_NETWORK = "198.19.255.0/24"
@@ -42,7 +45,9 @@ class ClusterPlan:
 
     name: str
     address: str
-    """Address of its API server, port 6443; also of its node, if it has one."""
+    """Address of its API, port 6443; also of its node, if it has one."""
+    api_server_address: str
+    """Address of kube-apiserver, port 6443. The garden's kube-apiserver is behind the front door."""
     netns: str
     """Network namespace of its processes."""
     services: str
@@ -55,6 +60,12 @@ class ClusterPlan:
     @property
     def server(self) -> str:
         return f"https://{self.address}:6443"
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """Names in the certificate of the cluster's API."""
+        service = self.services.removesuffix(".0/24") + ".1"
+        return (self.address, service, "kubernetes.default", "kubernetes.default.svc", "localhost")
 
     @property
     def has_node(self) -> bool:
@@ -277,6 +288,7 @@ class Plan:
         return ClusterPlan(
             name=name,
             address=address,
+            api_server_address=LOOPBACK if name == "garden" else address,
             netns=netns,
             services=services,
             pods=pods,

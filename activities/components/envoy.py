@@ -1,4 +1,4 @@
-"""Parts of Envoy configurations that our three Envoys share: gateway, VPN proxy, apiserver-proxy."""
+"""Parts of Envoy configurations that our Envoys share: gateway, VPN proxy, apiserver-proxy, front door."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,14 +37,16 @@ def tcp_proxy(cluster: str, **rest: Any) -> Manifest:
     return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
 
 
-def http(name: str, *, filters: Sequence[Manifest] = (), **rest: Any) -> Manifest:
+def http(
+    name: str, *, filters: Sequence[Manifest] = (), router: Mapping[str, Any] | None = None, **rest: Any
+) -> Manifest:
     """Network filter for HTTP, with CONNECT if the routes allow it. Streams may be idle for ever."""
-    router = {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router")}
+    last = {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router", **router or {})}
     config = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=name,
         stream_idle_timeout="0s",
-        http_filters=[*filters, router],
+        http_filters=[*filters, last],
         **rest,
     )
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
@@ -103,6 +105,7 @@ def bootstrap(
     clusters: Sequence[Manifest] = (),
     metrics_address: str = "0.0.0.0",
     metrics_port: int = METRICS_PORT,
+    admin_socket: str = _ADMIN_SOCKET,
     **rest: Any,
 ) -> Manifest:
     """A whole configuration. The admin interface listens on a socket file; only metrics and readiness have a port."""
@@ -112,7 +115,7 @@ def bootstrap(
         "connect_timeout": "1s",
         "load_assignment": {
             "cluster_name": "admin",
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": _ADMIN_SOCKET}}}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": admin_socket}}}}]}],
         },
     }
     shown = [{"match": {"path": path}, "route": {"cluster": "admin"}} for path in ("/ready", "/stats/prometheus")]
@@ -122,7 +125,7 @@ def bootstrap(
         "application_log_config": {
             "log_format": {"json_format": {"time": "%Y-%m-%dT%T.%eZ", "level": "%l", "logger": "%n", "message": "%j"}}
         },
-        "admin": {"address": {"pipe": {"path": _ADMIN_SOCKET}}},
+        "admin": {"address": {"pipe": {"path": admin_socket}}},
         "static_resources": {
             "listeners": [metrics, *listeners],
             "clusters": [admin, *clusters],

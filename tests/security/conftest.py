@@ -1,10 +1,13 @@
-"""For attacks through Temporal."""
+"""For attacks through Temporal, and at a real API server."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests import temporal_dev_server
+from tests.unit.conftest import kubernetes_is_built
+
+__all__ = ["kubernetes_is_built"]
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ _PROCESSES = {
     "codec-server": ("workers.codec_server", "Decrypts histories for the Temporal UI and CLI."),
     "controller-manager": ("workers.controller_manager.process", "Workflows of Shoots, and controllers of the garden."),
     "discovery-server": ("workers.discovery_server", "Serves public keys of shoots to verifiers of their tokens."),
+    "front-door": ("workers.front_door", "Writes the files of the Envoy at a garden's address, and ends."),
     "gardenlet": ("workers.gardenlet", "The activities of one seed, and its controllers."),
     "gateway": ("workers.gateway", "Configures the Envoy in front of a seed's API servers."),
     "machine-controller-manager": (
