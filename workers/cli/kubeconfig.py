@@ -29,9 +29,7 @@ def kubeconfig() -> None:
 @click.option(
     "--expiration", type=click.IntRange(MIN_SECONDS, MAX_SECONDS), default=3600, help="Seconds that it is valid."
 )
-@click.option(
-    "--viewer", is_flag=True, help="One that only reads, and no Secrets; default: an administrator's."
-)
+@click.option("--viewer", is_flag=True, help="One that only reads, and no Secrets; default: an administrator's.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
 def shoot(shoot: tuple[str, str], expiration: int, viewer: bool, garden_kubeconfig: str | None, output: str) -> None:
