@@ -1,10 +1,29 @@
-"""Access to the garden: RBAC roles of our own processes, by group."""
+"""Access to the garden: RBAC roles of our own processes, by group, and roles of people.
+
+The roles of one Project's members are in ``api.decisions.project_access``. Source of the roles of people, and of their
+names: spec/api-core.md 11.
+"""
 
 from base64 import b64encode
 from datetime import datetime
 from typing import Any
 
-from api.constants import SEED_LEASE_NAMESPACE, SHOOT_ISSUER_NAMESPACE
+from api.constants import (
+    CORE,
+    GARDENER_INFO,
+    MANAGE_MEMBERS,
+    MODIFY_PROFILE_VERBS,
+    MODIFY_TOLERATIONS_WHITELIST,
+    OPERATIONS,
+    REPAIR_VERB,
+    ROLE,
+    SECURITY,
+    SEED_LEASE_NAMESPACE,
+    SEED_MANAGEMENT,
+    SHOOT_ISSUER_NAMESPACE,
+    SYSTEM_PUBLIC_NAMESPACE,
+)
+from api.images import OWN_VERSION
 from api.labels import pod_security
 from api.times import timestamp
 
@@ -27,8 +46,22 @@ SUBRESOURCE_SERVERS = "gardener.cloud:system:subresource-servers"
 BOOTSTRAPPERS = "system:bootstrappers"
 """Group of all bootstrap tokens, in the garden and in a Shoot; another group says for which seed or Machine one is."""
 
+AUTHENTICATED = "system:authenticated"
+"""Group of all users that the API server has authenticated."""
+PROJECT_MEMBER = "gardener.cloud:system:project-member"
+PROJECT_VIEWER = "gardener.cloud:system:project-viewer"
+PROJECT_SERVICE_ACCOUNT_MANAGER = "gardener.cloud:system:project-serviceaccountmanager"
+"""ClusterRoles that the controller-manager binds in the namespace of each Project, to the members with the role.
+
+Each is aggregated from all ClusterRoles with a label, so that an extension can add rights for its own kinds.
+"""
+
+READ = ["get", "list", "watch"]
+WRITE = ["create", "delete", "deletecollection", *READ, "patch", "update"]
+"""Verbs of a role of people. It never holds ``*``: that includes ``bind``, ``escalate`` and the custom verbs."""
+
 _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
-_RBAC = "rbac.authorization.k8s.io"
+RBAC = "rbac.authorization.k8s.io"
 
 
 def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
@@ -45,7 +78,9 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         rule(["events.k8s.io"], ["events"], everything),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], everything),
         rule(["coordination.k8s.io"], ["leases"], everything),
-        rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
+        # The controller-manager binds roles of Projects and of extensions, whose rights it does not have itself, and
+        # makes aggregated ones. The API server asks for the verbs bind and escalate.
+        rule([RBAC], ["roles", "rolebindings", "clusterroles", "clusterrolebindings"], everything),
         rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
         # Admission updates the configurations of its own webhooks.
@@ -71,10 +106,157 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
         *(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": pod_security("restricted")}}
-            for name in (SHOOT_ISSUER_NAMESPACE, SEED_LEASE_NAMESPACE)
+            for name in (SHOOT_ISSUER_NAMESPACE, SEED_LEASE_NAMESPACE, SYSTEM_PUBLIC_NAMESPACE)
         ),
         *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
+        *people(),
     ]
+
+
+def people() -> list[Manifest]:
+    """Roles of people that do not depend on a Project, and the information that all users may read.
+
+    No binding makes a person an administrator, a viewer of all Projects or a creator of Projects: operators bind these
+    three ClusterRoles to their own users or groups.
+    """
+    system = "gardener.cloud:system:"
+    return [
+        _cluster_role("gardener.cloud:admin", _administrator(), {ROLE: "admin"}),
+        _aggregated(
+            f"{system}administrators",
+            "administrators",
+            *({ROLE: each} for each in ("admin", "project-member", "project-serviceaccountmanager")),
+        ),
+        _cluster_role("gardener.cloud:viewer", _viewer(), {ROLE: "viewer"}),
+        _aggregated(f"{system}viewers", "viewers", *({ROLE: each} for each in ("viewer", "project-viewer"))),
+        _cluster_role(f"{system}project-creation", [rule([CORE], ["projects"], ["create"])]),
+        *bound_role(f"{system}read-global-resources", _global_resources(), AUTHENTICATED),
+        *bound_role(f"{system}user-auth", _user_auth(), AUTHENTICATED),
+        *_project_role(PROJECT_MEMBER, _project_member()),
+        *_project_role(PROJECT_VIEWER, _project_viewer()),
+        *_project_role(PROJECT_SERVICE_ACCOUNT_MANAGER, _service_account_manager()),
+        *_readable(f"{system}read-cluster-identity-configmap", "cluster-identity", "kube-system"),
+        *_readable(f"{system}read-gardener-info-configmap", GARDENER_INFO, SYSTEM_PUBLIC_NAMESPACE),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": GARDENER_INFO, "namespace": SYSTEM_PUBLIC_NAMESPACE},
+            "data": {"gardenerAPIServer": f"version: {OWN_VERSION}\n"},
+        },
+    ]
+
+
+def _administrator() -> list[Manifest]:
+    custom = [MANAGE_MEMBERS, MODIFY_TOLERATIONS_WHITELIST, *MODIFY_PROFILE_VERBS, REPAIR_VERB]
+    return [
+        rule([CORE, OPERATIONS, SEED_MANAGEMENT], ["*"], [*WRITE, *custom]),
+        # Not all resources of this group: workloadidentities/token makes a token for any cloud.
+        rule([SECURITY], ["credentialsbindings", "workloadidentities"], WRITE),
+        rule([""], ["events", "namespaces", "resourcequotas"], WRITE),
+        rule(["events.k8s.io"], ["events"], WRITE),
+        rule([RBAC], ["clusterroles", "clusterrolebindings", "roles", "rolebindings"], WRITE),
+        rule(["admissionregistration.k8s.io"], _WEBHOOKS, WRITE),
+        rule(["apiregistration.k8s.io"], ["apiservices"], WRITE),
+        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], WRITE),
+        rule(["coordination.k8s.io"], ["leases"], WRITE),
+        rule(["certificates.k8s.io"], ["certificatesigningrequests"], [*WRITE, "approve", "deny"]),
+    ]
+
+
+def _viewer() -> list[Manifest]:
+    kinds = (
+        "backupbuckets backupentries cloudprofiles controllerdeployments controllerinstallations "
+        "controllerregistrations exposureclasses namespacedcloudprofiles projects quotas secretbindings seeds shoots"
+    )
+    return [
+        rule([CORE], kinds.split(), READ),
+        rule([SECURITY], ["credentialsbindings"], READ),
+        rule([OPERATIONS], ["bastions"], READ),
+        rule([SEED_MANAGEMENT], ["gardenlets", "managedseeds", "managedseedsets"], READ),
+        rule([""], ["events", "namespaces", "resourcequotas"], READ),
+        rule(["events.k8s.io"], ["events"], READ),
+        rule([RBAC], ["clusterroles", "clusterrolebindings", "roles", "rolebindings"], READ),
+        rule(["admissionregistration.k8s.io"], _WEBHOOKS, READ),
+        rule(["apiregistration.k8s.io"], ["apiservices"], READ),
+        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], READ),
+        rule(["coordination.k8s.io"], ["leases"], READ),
+    ]
+
+
+def _global_resources() -> list[Manifest]:
+    return [
+        rule([CORE], ["cloudprofiles", "controllerregistrations", "exposureclasses", "seeds"], READ),
+        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], READ),
+    ]
+
+
+def _user_auth() -> list[Manifest]:
+    return [
+        rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
+        rule(["authorization.k8s.io"], ["selfsubjectaccessreviews"], ["create"]),
+    ]
+
+
+def _project_member() -> list[Manifest]:
+    return [
+        rule([""], ["configmaps", "secrets"], WRITE),
+        rule([""], ["events", "resourcequotas", "serviceaccounts"], READ),
+        rule(["events.k8s.io"], ["events"], READ),
+        rule([CORE], ["namespacedcloudprofiles", "quotas", "secretbindings", "shoots"], WRITE),
+        rule([CORE], ["shoots/adminkubeconfig", "shoots/viewerkubeconfig"], ["create"]),
+        rule([CORE], ["shoots/finalizers"], ["update"]),
+        rule([SECURITY], ["credentialsbindings", "workloadidentities"], WRITE),
+        rule([OPERATIONS], ["bastions"], WRITE),
+        rule([RBAC], ["roles", "rolebindings"], WRITE),
+    ]
+
+
+def _project_viewer() -> list[Manifest]:
+    return [
+        rule([""], ["configmaps", "events", "resourcequotas", "serviceaccounts"], READ),
+        rule(["events.k8s.io"], ["events"], READ),
+        rule([CORE], ["namespacedcloudprofiles", "quotas", "secretbindings", "shoots"], READ),
+        rule([CORE], ["shoots/viewerkubeconfig"], ["create"]),
+        rule([SECURITY], ["credentialsbindings"], READ),
+        rule([OPERATIONS], ["bastions"], READ),
+        rule([RBAC], ["roles", "rolebindings"], READ),
+    ]
+
+
+def _service_account_manager() -> list[Manifest]:
+    return [
+        rule([""], ["serviceaccounts"], WRITE),
+        rule([""], ["serviceaccounts/token"], ["create"]),
+    ]
+
+
+def _project_role(name: str, rules: list[Manifest]) -> list[Manifest]:
+    """Manifests of a ClusterRole for members of Projects that extensions can extend, and of its own rights."""
+    role = name.rpartition(":")[2]
+    label = {f"rbac.gardener.cloud/aggregate-to-{role}": "true"}
+    return [_cluster_role(f"{name}-aggregation", rules, label), _aggregated(name, role, label)]
+
+
+def _aggregated(name: str, role: str, *selectors: dict[str, str]) -> Manifest:
+    """ClusterRole that a controller of Kubernetes fills with the rules of all ClusterRoles that have the labels."""
+    manifest = _cluster_role(name, [], {ROLE: role})
+    del manifest["rules"]  # that controller owns this field
+    return manifest | aggregation_rule(*selectors)
+
+
+def aggregation_rule(*selectors: dict[str, str]) -> Manifest:
+    """The field of a ClusterRole that selects other ClusterRoles by their labels."""
+    return {"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": each} for each in selectors]}}
+
+
+def _cluster_role(name: str, rules: list[Manifest], labels: dict[str, str] | None = None) -> Manifest:
+    metadata = {"name": name, **({"labels": labels} if labels else {})}
+    return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules}
+
+
+def _readable(role: str, name: str, namespace: str) -> list[Manifest]:
+    """Manifests with which all authenticated users may read one ConfigMap."""
+    return bound_role(role, [rule([""], ["configmaps"], READ) | {"resourceNames": [name]}], AUTHENTICATED, namespace)
 
 
 def seeds_access() -> list[Manifest]:
@@ -155,7 +337,7 @@ def _seed_client() -> list[Manifest]:
 
 def bound_role(name: str, rules: list[Manifest], group: str, namespace: str = "") -> list[Manifest]:
     """Manifests of a role and its binding, for the whole cluster or for one namespace."""
-    version = f"{_RBAC}/v1"
+    version = f"{RBAC}/v1"
     kind, metadata = ("Role", {"namespace": namespace}) if namespace else ("ClusterRole", {})
     return [
         {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}, "rules": rules},
@@ -163,8 +345,8 @@ def bound_role(name: str, rules: list[Manifest], group: str, namespace: str = ""
             "apiVersion": version,
             "kind": f"{kind}Binding",
             "metadata": {"name": name, **metadata},
-            "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
-            "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group}],
+            "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group}],
         },
     ]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from api.access import RBAC
 from api.core.v1beta1.project import Project, ProjectMember, Subject
+from api.decisions.project_access import OWNER, VIEWER, roles_of
 
 S = TypeVar("S", bound=Subject)
 
-_RBAC = "rbac.authorization.k8s.io"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
@@ -17,7 +18,7 @@ def subject_of(user: str) -> Subject:
     if user.startswith(_SERVICE_ACCOUNT):
         namespace, _, name = user.removeprefix(_SERVICE_ACCOUNT).partition(":")
         return Subject(kind="ServiceAccount", name=name, namespace=namespace)
-    return Subject(kind="User", api_group=_RBAC, name=user)
+    return Subject(kind="User", api_group=RBAC, name=user)
 
 
 def default_project(project: Project, old: Project | None, user: str) -> None:
@@ -30,10 +31,10 @@ def default_project(project: Project, old: Project | None, user: str) -> None:
         spec.created_by = old.spec.created_by
     members = list(spec.members or [])
     if spec.owner is None:
-        spec.owner = next((_as(Subject, each) for each in members if "owner" in _roles(each)), spec.created_by)
+        spec.owner = next((_as(Subject, each) for each in members if OWNER in roles_of(each)), spec.created_by)
     for member in members:
         if member.role is None and not member.roles:
-            member.role = "viewer"
+            member.role = VIEWER
     owner = spec.owner
     if owner is not None:
         for member in members:

@@ -8,12 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from api import constants
+from api.access import RBAC
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
-from api.core.v1beta1.project import Project
+from api.core.v1beta1.project import Project, Subject
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.project_access import OWNER, ROLES, roles_of
 from api.decisions.versions import Version, is_version, stage
 from api.labels import overlapping
+from api.meta import LabelSelector
 from api.names import overlap
 from api.validation.field import Faults, Path
 from api.validation.shoot import check_cidr
@@ -25,8 +28,11 @@ _NO_SUBJECT = {
     constants.OPERATION_RENEW_GARDEN_ACCESS_SECRETS: "extensions of a seed have no access to the garden",
     constants.OPERATION_RENEW_WORKLOAD_IDENTITY_TOKENS: "no seed holds tokens of WorkloadIdentities",
 }
-_ROLES = ("owner", "admin", "viewer", "uam", "serviceaccountmanager")
-_EXTENSION_ROLE = re.compile(r"^extension:[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$")
+_EXTENSION_ROLE = re.compile(r"extension:[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
+_ACCOUNT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
+"""Operators of label selectors, and whether they need values."""
 _MAX_PROJECT_NAME = 10
 
 
@@ -251,10 +257,15 @@ def check_project(project: Project, others: Iterable[Project]) -> Faults:
     members = spec.members or []
     faults.duplicates(SPEC / "members", [(each.kind, each.namespace, each.name) for each in members])
     for index, member in enumerate(members):
-        for role in {*(member.roles or []), *([member.role] if member.role else [])}:
-            if role not in _ROLES and not _EXTENSION_ROLE.match(role):
-                faults.unsupported(SPEC / "members" @ index / "roles", role, [*_ROLES, "extension:<name>"])
-    if len([each for each in members if "owner" in {each.role, *(each.roles or [])}]) > 1:
+        _check_subject(member, SPEC / "members" @ index, faults)
+        for role in sorted(roles_of(member)):
+            if role not in ROLES and not _EXTENSION_ROLE.fullmatch(role):
+                faults.unsupported(SPEC / "members" @ index / "roles", role, [*ROLES, "extension:<name>"])
+    if spec.owner is not None:
+        _check_subject(spec.owner, SPEC / "owner", faults)
+    for index, approval in enumerate(spec.dual_approval_for_deletion or []):
+        _check_selector(approval.selector, SPEC / "dualApprovalForDeletion" @ index / "selector", faults)
+    if len([each for each in members if OWNER in roles_of(each)]) > 1:
         faults.forbidden(SPEC / "members", "only one member can be owner")
     tolerations = spec.tolerations
     if tolerations is not None:
@@ -266,3 +277,32 @@ def check_project(project: Project, others: Iterable[Project]) -> Faults:
         if text is not None and not text.isprintable():
             faults.invalid(SPEC / name_, text, "must be printable characters")
     return faults
+
+
+def _check_subject(subject: Subject, path: Path, faults: Faults) -> None:
+    """Faults of a subject that RBAC would refuse. The controller-manager binds roles to it."""
+    if not subject.name:
+        faults.required(path / "name", "a member has a name")
+    group = None if subject.kind == "ServiceAccount" else RBAC
+    if subject.api_group not in (None, "", group):
+        faults.unsupported(path / "apiGroup", subject.api_group, [group or ""])
+    if subject.kind != "ServiceAccount":
+        if subject.namespace:
+            faults.forbidden(path / "namespace", f"a {subject.kind} has no namespace, only a ServiceAccount has one")
+        return
+    if subject.name and not _ACCOUNT_NAME.fullmatch(subject.name):
+        faults.invalid(path / "name", subject.name, "must be the name of a ServiceAccount")
+    if not subject.namespace:
+        faults.required(path / "namespace", "a ServiceAccount has a namespace")
+    elif not _NAMESPACE.fullmatch(subject.namespace):
+        faults.invalid(path / "namespace", subject.namespace, "must be the name of a namespace")
+
+
+def _check_selector(selector: LabelSelector, path: Path, faults: Faults) -> None:
+    for index, each in enumerate(selector.match_expressions or []):
+        here = path / "matchExpressions" @ index
+        if each.operator not in _OPERATORS:
+            faults.unsupported(here / "operator", each.operator, list(_OPERATORS))
+        elif _OPERATORS[each.operator] != bool(each.values):
+            need = "needs values" if _OPERATORS[each.operator] else "has no values"
+            faults.invalid(here / "values", each.values, f"operator {each.operator} {need}")

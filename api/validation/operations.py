@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 
 from api import constants
 from api.contracts.repair import ANNOTATIONS, faults
+from api.core.v1beta1.project import Project
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.lifetime import parsed
 from api.decisions.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
+from api.defaulting.project import subject_of
 from api.errors import ErrorCode
-from api.labels import is_true
+from api.labels import is_true, matches
 from api.meta import KubeObject
 from api.validation.field import Faults, Path
 from api.validation.rotation import rotation_faults
@@ -129,6 +131,29 @@ def check_deletion_confirmed(obj: KubeObject) -> Faults:
             f'must be "true" before the object can be deleted: annotate it with {constants.CONFIRMATION_DELETION}=true'
         )
         faults.forbidden(_ANNOTATIONS @ constants.CONFIRMATION_DELETION, detail)
+    return faults
+
+
+def check_dual_approval(shoot: KubeObject, project: Project | None, user: str) -> Faults:
+    """Fault of a deletion that needs two users, if the user who deletes is the one who confirmed.
+
+    ``spec.dualApprovalForDeletion`` of the Project selects such Shoots. Admission writes the name of the user who
+    confirmed.
+    """
+    faults, annotation = Faults(), constants.DELETION_CONFIRMED_BY
+    is_account = subject_of(user).kind == "ServiceAccount"
+    required = any(
+        each.resource == "shoots"
+        and matches(each.selector, shoot.metadata.labels)
+        and (each.include_service_accounts or not is_account)
+        for each in (project.spec.dual_approval_for_deletion if project else None) or ()
+    )
+    if required and shoot.metadata.annotations.get(annotation, user) == user:
+        detail = (
+            f"the Project requires that two users delete a Shoot, and {user} confirmed the deletion: another user must "
+            "delete it"
+        )
+        faults.forbidden(_ANNOTATIONS @ annotation, detail)
     return faults
 
 

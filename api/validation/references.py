@@ -390,7 +390,10 @@ def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults)
                 faults.invalid(path, domain, f"a domain below the default domain {default} must be {expected}")
     for owner, other in world.other_domains.items():
         if overlap(domain, other):
-            faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")
+            # The name and the domain of another Project's Shoot are not for the author of this one.
+            own = owner.startswith(f"{shoot.metadata.namespace}/")
+            whose = f"{other} of Shoot {owner}" if own else "a domain of another Project's Shoot"
+            faults.forbidden(path, f"{domain} is the same as, above or below {whose}")
     # Control planes have DNS names below these domains: a Shoot could take over the name of another one.
     for other in sorted(world.seed_domains):
         if overlap(domain, other):

@@ -58,6 +58,7 @@ from api.validation.garden import (
 )
 from api.validation.operations import (
     check_deletion_confirmed,
+    check_dual_approval,
     check_expiration,
     check_finalizer_kept,
     check_operations,
@@ -85,6 +86,7 @@ from workers.admission.indexes import (
 )
 from workers.admission.projects import control_plane, project_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
+from workers.admission.rights import require, require_for_project, require_for_shoot
 from workers.admission.seed_writes import seed_credentials
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]
@@ -114,8 +116,12 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
 
 async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         doomed = review.old or {}
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(doomed)))
+        refuse_forbidden(
+            review,
+            check_dual_approval(KubeObject.of(doomed), await _project_of(review.namespace, garden), review.user.name),
+        )
         if "spec" in doomed and is_moving(Shoot.of(doomed)):
             raise Refusal.forbidden(
                 review, f"its control plane moves to {doomed['spec']['seedName']}: wait for the end of the move"
@@ -140,6 +146,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     project = await _project_of(review.namespace, garden)
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
     await _check_seed_choice(review, shoot, old, garden)
+    await require_for_shoot(review, garden, shoot, old)
     world = await _world(shoot, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     mails = not alerting.receivers(shoot.to_wire()) or bool(
@@ -170,11 +177,10 @@ async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden
     """A user who repairs operations needs a verb of its own on Shoots, which no other request uses."""
     if not (names := new_repairs(shoot, old)):
         return
-    if not await garden.allowed(review.user, REPAIR_VERB, resources.SHOOT, review.namespace, review.name):
-        raise Refusal.forbidden(
-            review,
-            f"metadata.annotations[{names[0]}]: user {review.user.name} may not {REPAIR_VERB} shoots; operators may",
-        )
+    field = f"metadata.annotations[{names[0]}]"
+    await require(
+        review, garden, field, REPAIR_VERB, resources.SHOOT, review.namespace, review.name, hint="operators may"
+    )
     refuse_invalid(review, check_repairs(shoot, names))
 
 
@@ -183,10 +189,8 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
     before = old.spec.seed_name if old else None
     if shoot.spec.seed_name == before:
         return
-    if not await garden.allowed(review.user, "update", _BINDING, review.namespace, review.name):
-        raise Refusal.forbidden(
-            review, f"spec.seedName: user {review.user.name} may not update shoots/binding; the scheduler chooses seeds"
-        )
+    hint = "the scheduler chooses seeds"
+    await require(review, garden, "spec.seedName", "update", _BINDING, review.namespace, review.name, hint=hint)
     if old is not None and before is not None and not is_moving(old):
         source, destination = await _seed(before, garden), await _seed(shoot.spec.seed_name, garden)
         await _check_nothing_left_behind(review, old, garden)
@@ -226,8 +230,7 @@ async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garde
     home = shoot.status.seed_name if shoot.status else None
     if not home or home == shoot.spec.seed_name:
         raise Refusal.forbidden(review, f"{text}: the control plane does not move; name another seed in spec.seedName")
-    if not await garden.allowed(review.user, "update", _BINDING, review.namespace, review.name):
-        raise Refusal.forbidden(review, f"{text}: user {review.user.name} may not update shoots/binding")
+    await require(review, garden, text, "update", _BINDING, review.namespace, review.name)
 
 
 async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
@@ -433,13 +436,16 @@ async def validate_project(review: Review, garden: Garden) -> list[str]:
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         return []
     project, old = review.models(Project)
-    if not review.spec_changed or review.deleting:
+    if not review.spec_changed:
         return []
+    if review.deleting:
+        raise Refusal.forbidden(review, "spec: the Project is being deleted, its spec cannot be changed")
     namespace = project.spec.namespace
     others = await garden.by_index(PROJECTS_BY_NAMESPACE, namespace) if namespace else []
     refuse_invalid(review, check_project(project, [Project.of(each) for each in others]))
     if old is not None and old.spec.owner is not None and project.spec.owner is None:
         raise Refusal.forbidden(review, "spec.owner: cannot be removed")
+    await require_for_project(review, garden, project, old)
     return []
 
 
@@ -511,11 +517,11 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
     for index, each in enumerate(wire.get("quotas") or []):
         bound.append((f"quotas[{index}]", resources.QUOTA, each["namespace"], each["name"]))
     for path, resource, namespace, name in bound:
-        where = f"{namespace}/{name}"
+        # The right first: the answer must not tell whether a Secret of another Project exists.
+        await require(review, garden, path, "get", resource, namespace, name)
         if not await garden.find(resource, name, namespace):
+            where = f"{namespace}/{name}"
             raise Refusal.forbidden(review, f'{path}: Not found: "{where}": there is no such {resource.kind}')
-        if not await garden.allowed(review.user, "get", resource, namespace, name):
-            raise Refusal.forbidden(review, f"{path}: user {review.user.name} may not get {resource.kind} {where}")
 
 
 async def mutate_internal_secret(review: Review, garden: Garden) -> Object:

@@ -1,4 +1,4 @@
-"""Reconciles Projects: each Project gets a namespace, which is deleted or released with it."""
+"""Reconciles Projects: each gets a namespace, which is deleted or released with it, and the roles of its members."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,14 @@ from api import resources
 from api.constants import FINALIZER, NAMESPACE_CREATED, NAMESPACE_PROJECT
 from api.core.v1beta1.project import Project
 from api.decisions.project import desired_namespace, namespace_name
+from api.decisions.project_access import project_of_role
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.edit import patch_as_read
 from kube.events import emit
 from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
+from workers.controller_manager.project_access import KINDS, ProjectAccess, concerns_access
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ async def run_project_controller(client: KubeClient, caches: Caches) -> None:
     projects, namespaces, shoots = (
         caches.of(resource) for resource in (resources.PROJECT, resources.NAMESPACE, resources.SHOOT)
     )
-    for cache in (projects, namespaces, shoots):
+    access = [caches.of(kind) for kind in KINDS]
+    for cache in (projects, namespaces, shoots, *access):
         await cache.synced()
     projects.index(BY_NAMESPACE, namespaces_of)
     controller = Controller("projects", _ProjectReconciler(client, caches).reconcile, workers=2)
@@ -38,7 +41,14 @@ async def run_project_controller(client: KubeClient, caches: Caches) -> None:
         namespace = name if event.object["kind"] == "Namespace" else event.object["metadata"]["namespace"]
         return [key_of(each) for each in projects.by_index(BY_NAMESPACE, namespace)]
 
+    def project_of_access(event: WatchEvent) -> Iterable[Key]:
+        if "namespace" in event.object["metadata"]:
+            return project_of_namespace(event)
+        return [Key(None, name) for name in project_of_role(event.object)]
+
     controller.watch(projects)
+    for cache in access:
+        controller.watch(cache, keys=project_of_access, when=concerns_access)
     controller.watch(namespaces, keys=project_of_namespace, when=lambda event: event.type != "MODIFIED")
     controller.watch(shoots, keys=project_of_namespace, when=lambda event: event.type == "DELETED")
     await controller.run()
@@ -54,10 +64,12 @@ class _ProjectReconciler:
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches
+        self._access = ProjectAccess(client, caches, _MANAGER)
 
     async def reconcile(self, key: Key) -> Requeue | None:
         obj = self._caches.of(resources.PROJECT).get(key.name)
         if obj is None:
+            await self._access.remove(key.name)
             return None
         if "deletionTimestamp" in obj["metadata"]:
             return await self._delete(obj)
@@ -79,11 +91,13 @@ class _ProjectReconciler:
             obj, changed = await self._set_phase(obj, "Failed")
             if changed:
                 await emit(self._client, obj, _MANAGER, "NamespaceReconcileFailed", str(error), "Warning")
+            await self._access.ensure(project, None)
             return Requeue(_RECHECK_SECONDS)
         if not _covers(found, wanted):
             await self._client.apply(wanted, manager=_MANAGER)
         if project.spec.namespace != namespace:
             obj = await self._client.patch(resources.PROJECT, name, None, {"spec": {"namespace": namespace}})
+        await self._access.ensure(project, namespace)
         obj, changed = await self._set_phase(obj, "Ready")
         if changed:
             text = f"namespace {namespace} is this project's"
@@ -110,8 +124,10 @@ class _ProjectReconciler:
                     await emit(self._client, obj, _MANAGER, "NamespaceMarkedForDeletion", f"deleting {namespace}")
                 raise TryAgain(f"namespace {namespace} is still there")
             if annotations.get(NAMESPACE_PROJECT) == project.metadata.uid:
+                await self._access.remove(project.metadata.name, namespace)
                 release = {"metadata": {"annotations": {NAMESPACE_PROJECT: None}}}
                 await self._client.patch(resources.NAMESPACE, namespace, None, release)
+        await self._access.remove(project.metadata.name)
         await remove_finalizer(self._client, resources.PROJECT, obj, FINALIZER)
         return None
 

@@ -149,6 +149,8 @@ async def test_an_annotation_is_written_though_surroundings_have_changed(client,
 @pytest.mark.parametrize("kind", ["Shoot", "Project", "ShootState"])
 async def test_deletions_need_confirmation(client, kind):
     subject = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": kind, "metadata": {"name": "x", "annotations": {}}}
+    if kind != "Project":
+        subject["metadata"]["namespace"] = "garden-local"
     response = await ask(client, "/validate", "DELETE", None, subject)
     assert "confirmation.gardener.cloud/deletion=true" in response["status"]["message"]
     subject["metadata"]["annotations"] = {"confirmation.gardener.cloud/deletion": "true"}
@@ -179,6 +181,8 @@ async def test_binding_a_secret_needs_the_right_to_read_it(client, garden):
     response = await ask(client, "/validate", "CREATE", BINDING)
     assert "user alice may not get Secret garden-local/local" in response["status"]["message"]
     garden.objects.remove(SECRET)
+    assert (await ask(client, "/validate", "CREATE", BINDING))["status"] == response["status"], "it tells a stranger"
+    garden.denied.clear()
     assert "there is no such Secret" in (await ask(client, "/validate", "CREATE", BINDING))["status"]["message"]
 
 
@@ -339,3 +343,115 @@ async def test_incomplete_repairs_are_refused(client, name, text, fault):
     assert response["status"]["code"] == 422
     assert f"metadata.annotations[repair.shoot.gardener.cloud/{name}]" in response["status"]["message"]
     assert fault in response["status"]["message"]
+
+
+CONFIRMED, CONFIRMED_BY = "confirmation.gardener.cloud/deletion", "deletion.gardener.cloud/confirmed-by"
+ROBOT = "system:serviceaccount:garden-local:robot"
+
+
+@pytest.mark.parametrize(
+    ("approval", "labels", "confirmed_by", "user", "allowed"),
+    [
+        ({"selector": {}}, {}, "alice", "alice", False),
+        ({"selector": {}}, {}, "bob", "alice", True),
+        ({"selector": {}}, {}, None, "alice", False),
+        ({"selector": {"matchLabels": {"stage": "live"}}}, {"stage": "live"}, "alice", "alice", False),
+        ({"selector": {"matchLabels": {"stage": "live"}}}, {"stage": "test"}, "alice", "alice", True),
+        ({"selector": {}}, {}, ROBOT, ROBOT, False),
+        ({"selector": {}, "includeServiceAccounts": False}, {}, ROBOT, ROBOT, True),
+        ({"selector": {}, "includeServiceAccounts": False}, {}, "alice", "alice", False),
+    ],
+)
+async def test_a_deletion_needs_two_users_where_the_project_says_so(
+    client, garden, approval, labels, confirmed_by, user, allowed
+):
+    approvals = [{"resource": "shoots", **approval}]
+    garden.objects[garden.objects.index(PROJECT)] = changed(PROJECT, "spec.dualApprovalForDeletion", approvals)
+    annotations = {CONFIRMED: "true", **({CONFIRMED_BY: confirmed_by} if confirmed_by else {})}
+    shoot = changed(changed(SHOOT, "metadata.annotations", annotations), "metadata.labels", labels)
+
+    response = await ask(client, "/validate", "DELETE", None, shoot, user=user)
+
+    assert response["allowed"] is allowed
+    if not allowed:
+        assert "another user must delete it" in response["status"]["message"]
+
+
+@pytest.mark.parametrize("path", ["spec.resources", "spec.dns", "spec.kubernetes.kubeAPIServer"])
+async def test_a_shoot_refers_only_to_what_its_author_may_read(client, garden, path):
+    """Extensions and the control plane read it: a user without the right to read Secrets would use one."""
+    reference = {"kind": "Secret", "apiVersion": "v1", "name": "local"}
+    value = {
+        "spec.resources": [{"name": "mine", "resourceRef": reference}],
+        "spec.dns": {"providers": [{"type": "unmanaged", "credentialsRef": reference}]},
+        "spec.kubernetes.kubeAPIServer": {
+            "admissionPlugins": [{"name": "ImagePolicyWebhook", "kubeconfigSecretName": "local"}]
+        },
+    }[path]
+    before, after = SHOOT, changed(SHOOT, path, value)
+    garden.denied.add(("get", "secrets"))
+
+    response = await ask(client, "/validate", "UPDATE", after, before)
+    assert "user alice may not get Secret garden-local/local" in response["status"]["message"]
+    garden.objects.remove(SECRET)
+    assert (await ask(client, "/validate", "UPDATE", after, before))["status"] == response["status"]
+
+    again = changed(after, "spec.region", "mars")
+    message = (await ask(client, "/validate", "UPDATE", again, after)).get("status", {}).get("message", "")
+    assert "may not get" not in message, "the reference was there before"
+
+
+async def test_a_shoot_gets_other_credentials_only_by_a_user_who_may_read_both(client, garden):
+    """The Secret may be another Project's; the answer does not say where it is."""
+    other = changed(changed(BINDING, "metadata.name", "other"), "credentialsRef.namespace", "garden-far")
+    garden.objects += [other, changed(SECRET, "metadata.namespace", "garden-far")]
+    after = changed(SHOOT, "spec.credentialsBindingName", "other")
+    garden.denied.add(("get", "secrets"))
+
+    message = (await ask(client, "/validate", "UPDATE", after, SHOOT))["status"]["message"]
+
+    assert "user alice may not get the credentials of CredentialsBinding local" in message
+    assert "garden-far" not in message
+    created = (await ask(client, "/validate", "CREATE", SHOOT)).get("status", {}).get("message", "")
+    assert "may not get" not in created, "operators share credentials by bindings"
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "value"),
+    [
+        ("manage-members", "spec.members", [{"kind": "User", "name": "eve", "role": "viewer"}]),
+        ("manage-members", "spec.owner", {"kind": "User", "name": "alice"}),
+        ("modify-spec-tolerations-whitelist", "spec.tolerations", {"whitelist": [{"key": "a"}]}),
+    ],
+)
+async def test_a_field_of_a_project_needs_its_verb(client, garden, verb, path, value):
+    after = changed(PROJECT, path, value)
+    assert (await ask(client, "/validate", "UPDATE", after, PROJECT))["allowed"]
+    garden.denied.add((verb, "projects"))
+
+    message = (await ask(client, "/validate", "UPDATE", after, PROJECT))["status"]["message"]
+
+    assert f"user alice may not {verb} projects" in message
+    assert (await ask(client, "/validate", "UPDATE", changed(PROJECT, "spec.purpose", "x"), PROJECT))["allowed"]
+
+
+async def test_the_spec_of_a_project_does_not_change_in_its_deletion(client):
+    going = changed(PROJECT, "metadata.deletionTimestamp", "2026-11-21T12:00:00Z")
+
+    response = await ask(client, "/validate", "UPDATE", changed(going, "spec.purpose", "x"), going)
+
+    assert "being deleted" in response["status"]["message"]
+
+
+async def test_a_namespace_that_exists_is_adopted_only_by_a_user_who_may_change_it(client, garden):
+    """An earlier Project may have left its Secrets in it."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden-old"}}
+    project = changed(changed(PROJECT, "metadata.name", "old"), "spec.namespace", "garden-old")
+    garden.denied |= {("update", "namespaces"), ("manage-members", "projects")}
+    project["spec"]["owner"] = {"kind": "User", "name": "alice"}
+    assert (await ask(client, "/validate", "CREATE", project))["allowed"]
+    garden.objects.append(namespace)
+
+    response = await ask(client, "/validate", "CREATE", project)
+
+    assert "user alice may not update Namespace garden-old" in response["status"]["message"]

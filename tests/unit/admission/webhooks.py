@@ -56,6 +56,8 @@ async def ask(
     operation: str,
     obj: dict[str, Any] | None,
     old: dict[str, Any] | None = None,
+    *,
+    user: str = "alice",
 ) -> dict[str, Any]:
     subject = obj or old
     assert subject is not None
@@ -67,7 +69,7 @@ async def ask(
         "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "namespace": subject["metadata"].get("namespace", ""),
         "name": subject["metadata"]["name"],
-        "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
         "object": obj,
         "oldObject": old,
     }

@@ -48,7 +48,7 @@ async def test_objects_are_applied_after_their_namespaces_and_bindings_after_the
         await set_up_garden(client, None)
         await client.close()
     paths = [path for method, path in api.requests if method == "PATCH"]
-    namespaces = [number for number, path in enumerate(paths) if path.startswith("/api/v1/namespaces/")]
+    namespaces = [number for number, path in enumerate(paths) if path.rpartition("/")[0] == "/api/v1/namespaces"]
     roles = [number for number, path in enumerate(paths) if "roles/" in path]
     bindings = [number for number, path in enumerate(paths) if "bindings/" in path]
     assert max(namespaces) < min(roles)
