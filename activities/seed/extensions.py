@@ -618,8 +618,29 @@ class ExtensionActivities:
             "userDataSecretRef": {"name": user_data, "key": "cloud_config"},
             "labels": {**(pool.get("labels") or {}), **labels},
             "kubernetesVersion": version,
-            **_optional(**{field: pool.get(field) for field in kept}),
+            **_optional(
+                kubeletConfig=(pool.get("kubernetes") or {}).get("kubelet")
+                or view.shoot["spec"]["kubernetes"].get("kubelet"),
+                nodeTemplate=node_template(view.cloud_profile, pool),
+                **{field: pool.get(field) for field in kept},
+            ),
         }
+
+
+def node_template(cloud_profile: Mapping[str, Any], pool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Capacity of a new node of the pool; the cluster autoscaler needs it to grow a pool without nodes.
+
+    None if the CloudProfile has no such machine type; the provider's extension reports that error. The machine type is
+    part of the key of the pool's node configuration already, so the capacity must not be part of it: an operator who
+    corrects the CloudProfile must not replace machines.
+    """
+    wanted = pool["machine"]["type"]
+    found = next((each for each in cloud_profile["spec"].get("machineTypes") or () if each["name"] == wanted), None)
+    if found is None:
+        return None
+    capacity = {name: str(found[name]) for name in ("cpu", "gpu", "memory")}
+    disk = (pool.get("volume") or {}).get("size") or (found.get("storage") or {}).get("size")
+    return {"capacity": {**capacity, **({"ephemeral-storage": str(disk)} if disk else {})}}
 
 
 async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:

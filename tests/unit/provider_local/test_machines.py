@@ -56,7 +56,14 @@ def test_a_change_that_nodes_cannot_apply_creates_a_new_class(change: dict[str, 
 
 @pytest.mark.parametrize(
     "change",
-    [{"minimum": 2}, {"labels": {"a": "b"}}, {"taints": [{"key": "k", "effect": "NoSchedule"}]}, {"maxSurge": 3}],
+    [
+        {"minimum": 2},
+        {"labels": {"a": "b"}},
+        {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        {"maxSurge": 3},
+        {"nodeTemplate": {"capacity": {"cpu": "2"}}},
+        {"kubeletConfig": {"maxPods": 50}},
+    ],
 )
 def test_a_change_that_nodes_can_apply_keeps_the_class(change: dict[str, Any]) -> None:
     """Or every new label would replace all machines."""
