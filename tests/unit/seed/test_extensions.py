@@ -16,7 +16,7 @@ from activities.seed import extension_kinds as kinds
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import Extensions
-from activities.seed.extensions import ExtensionActivities, node_template
+from activities.seed.extensions import ExtensionActivities, machine_settings, node_template
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.names import operating_system_config_names
 from kube.cache import Caches
@@ -348,6 +348,28 @@ PROFILE: dict[str, Any] = {
 )
 def test_the_capacity_of_a_new_node_is_that_of_its_machine_type(pool: dict[str, Any], capacity: dict[str, str]) -> None:
     assert node_template(PROFILE, pool) == {"capacity": capacity}
+
+
+@pytest.mark.parametrize(
+    ("of_type", "of_pool", "wanted"),
+    [
+        (None, None, None),
+        ("5m", None, {"machineCreationTimeout": "5m"}),
+        (
+            "5m",
+            {"machineCreationTimeout": "9m", "maxEvictRetries": 3},
+            {"machineCreationTimeout": "9m", "maxEvictRetries": 3},
+        ),
+        ("5m", {"maxEvictRetries": 3}, {"machineCreationTimeout": "5m", "maxEvictRetries": 3}),
+    ],
+)
+def test_a_machine_may_take_as_long_as_its_type_says_unless_the_pool_says_otherwise(
+    of_type: str | None, of_pool: dict[str, Any] | None, wanted: dict[str, Any] | None
+) -> None:
+    kind = {"name": "small", **({"machineControllerManager": {"machineCreationTimeout": of_type}} if of_type else {})}
+    pool = {"machine": {"type": "small"}, **({"machineControllerManager": of_pool} if of_pool else {})}
+
+    assert machine_settings({"spec": {"machineTypes": [kind]}}, pool) == wanted
 
 
 def test_an_unknown_machine_type_has_no_capacity() -> None:
