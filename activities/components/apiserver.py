@@ -195,8 +195,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         NAME,
         images.kubernetes(NAME, server.version),
         [f"/usr/local/bin/{NAME}", *_flags(server)],
-        cpu="250m",
-        memory="400Mi",
+        **base.at_least({"cpu": "250m", "memory": "400Mi"}, server.settings.get("autoscaling")),
         mounts=mounts,
         ports={"https": PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
@@ -323,6 +322,8 @@ def _flags(server: ApiServer) -> list[str]:
         flags["feature-gates"] = _pairs(gates)
     if runtime := settings.get("runtimeConfig"):
         flags["runtime-config"] = _pairs(runtime)
+    if access := (settings.get("logging") or {}).get("httpAccessVerbosity"):
+        flags["vmodule"] = f"httplog={access}"
     if sizes := (settings.get("watchCacheSizes") or {}).get("resources"):
         flags["watch-cache-sizes"] = ",".join(
             f"{each['resource']}{'.' + each['apiGroup'] if each.get('apiGroup') else ''}#{each['size']}"

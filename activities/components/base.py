@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from api.quantities import parse_quantity
+
 Manifest = dict[str, Any]
 Labels = Mapping[str, str]
 
@@ -277,6 +279,15 @@ def container(
     if volume_mounts:
         made["volumeMounts"] = volume_mounts
     return made
+
+
+def at_least(requests: Mapping[str, str], autoscaling: Mapping[str, Any] | None) -> dict[str, str]:
+    """Requests of a container, raised to ``minAllowed`` of a Shoot's ``autoscaling``."""
+    wanted = (autoscaling or {}).get("minAllowed") or {}
+    return {
+        name: str(max(amount, wanted.get(name, "0"), key=lambda each: parse_quantity(str(each))))
+        for name, amount in requests.items()
+    }
 
 
 def restricted() -> Manifest:

@@ -1,7 +1,8 @@
 """CoreDNS: the shoot's cluster DNS."""
 
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ SERVER_PORT = 8053
 _METRICS_PORT = 9153
 _HEALTH_PORT = 8080
 _READY_PORT = 8181
+_REPLICAS = 2
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class CoreDns:
     api_server: str
     """Name of the API server. CoreDNS connects to it directly, so that DNS does not wait for apiserver-proxy."""
     domain: str = "cluster.local"
+    common_suffixes: Sequence[str] = ()
+    """Suffixes of names outside of the cluster, for which clients need not try the cluster's search domains first."""
 
 
 def cluster_dns_address(service_cidr: str) -> str:
@@ -38,7 +42,7 @@ def objects(dns: CoreDns) -> list[Manifest]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": base.metadata(NAME, NAMESPACE),
-        "data": {"Corefile": _corefile(dns.domain)},
+        "data": {"Corefile": _corefile(dns)},
     }
     # The owner's ConfigMap: it is created without settings, and never overwritten.
     custom = {
@@ -62,6 +66,7 @@ def objects(dns: CoreDns) -> list[Manifest]:
         custom,
         service,
         base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
+        _autoscaler(),
         _deployment(dns, base.checksum(config_map["data"])),
     ]
 
@@ -82,7 +87,45 @@ def custom_volume() -> Manifest:
     return {"name": "custom", "configMap": config_map}
 
 
-def _corefile(domain: str) -> str:
+def _rewriting(suffix: str, domain: str) -> str:
+    """Answer a name that a client tried with the search domain of its namespace as if it had tried the name alone.
+
+    A client with Kubernetes' search domains asks for ``www.example.org.default.svc.cluster.local`` first. With suffix
+    ``.example.org``, it gets the answer of ``www.example.org`` at once.
+    """
+    name = suffix.strip(".")
+    searched = rf"[^.]+\.svc\.{re.escape(domain)}"
+    return f"""\
+  rewrite stop {{
+    name regex ^(.+)\\.{re.escape(name)}\\.{searched}\\.?$ {{1}}.{name}
+    answer auto
+  }}
+"""
+
+
+def _autoscaler() -> Manifest:
+    """Two to five replicas, as many as their CPU usage needs. Source: Gardener's pkg/component/networking/coredns."""
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": base.metadata(NAME, NAMESPACE),
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
+            "minReplicas": _REPLICAS,
+            "maxReplicas": 5,
+            "metrics": [
+                {
+                    "type": "Resource",
+                    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
+                }
+            ],
+        },
+    }
+
+
+def _corefile(dns: CoreDns) -> str:
+    domain = dns.domain
+    rewriting = "".join(_rewriting(each, domain) for each in dns.common_suffixes)
     return f"""\
 .:{SERVER_PORT} {{
   health :{_HEALTH_PORT} {{
@@ -93,7 +136,7 @@ def _corefile(domain: str) -> str:
   log . {{
     class error
   }}
-  kubernetes {domain} in-addr.arpa ip6.arpa {{
+{rewriting}  kubernetes {domain} in-addr.arpa ip6.arpa {{
     pods insecure
     fallthrough in-addr.arpa ip6.arpa
     ttl 30
@@ -136,12 +179,12 @@ def _deployment(dns: CoreDns, checksum: str) -> Manifest:
         {"name": "dns-udp", "containerPort": SERVER_PORT, "protocol": "UDP"},
         {"name": "dns-tcp", "containerPort": SERVER_PORT, "protocol": "TCP"},
     ]
-    return base.deployment(
+    made = base.deployment(
         NAME,
         NAMESPACE,
         select=SELECT,
         labels={"gardener.cloud/role": "system-component"},
-        replicas=2,
+        replicas=_REPLICAS,
         annotations={"checksum/configuration": checksum},
         pod={
             "serviceAccountName": NAME,
@@ -159,3 +202,6 @@ def _deployment(dns: CoreDns, checksum: str) -> Manifest:
             ],
         },
     )
+    # The resource manager leaves the number of replicas to the autoscaler.
+    made["metadata"]["annotations"]["resources.gardener.cloud/preserve-replicas"] = "true"
+    return made

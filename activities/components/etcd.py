@@ -5,7 +5,8 @@ Values: spec/extensions.md 5.
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -62,6 +63,8 @@ class EtcdValues:
     """Names of Secrets; empty if there is only one member."""
     failure_tolerance: str | None = None
     """``node`` or ``zone``: several members are spread over nodes, or over nodes and zones."""
+    autoscaling: Mapping[str, Any] = field(default_factory=dict)
+    """``Shoot.spec.kubernetes.etcd.<role>.autoscaling``: its ``minAllowed`` raises the requests."""
 
 
 def name_of(role: str) -> str:
@@ -117,7 +120,7 @@ def _etcd_section(values: EtcdValues) -> dict[str, Any]:
         "quota": "8Gi",
         "enableGRPCGateway": True,
         "defragmentationSchedule": _daily(values, first_hour=False),
-        "resources": {"requests": _REQUESTS[values.role]},
+        "resources": {"requests": base.at_least(_REQUESTS[values.role], values.autoscaling)},
         "clientUrlTls": _tls(values.ca_bundle, values.server_certificate, values.client_certificate),
     }
     if values.peer_certificate:

@@ -265,8 +265,13 @@ def _file(name: str) -> Manifest:
 # Objects in the seed
 
 
-def objects(*, internal_domain: str, replicas: int = 1) -> list[Manifest]:
-    """The whole gateway of a seed, in the order to apply; ``internal_domain`` as in its Seed."""
+def objects(
+    *, internal_domain: str, load_balancer: Mapping[str, Any] | None = None, replicas: int = 1
+) -> list[Manifest]:
+    """The whole gateway of a seed, in the order to apply.
+
+    ``internal_domain`` and ``load_balancer`` (``spec.settings.loadBalancerServices``) as in its Seed.
+    """
     account = base.service_account(NAME, NAMESPACE)
     role = f"gardener.cloud:{NAME}"
     config = base.versioned_config_map(
@@ -290,20 +295,24 @@ def objects(*, internal_domain: str, replicas: int = 1) -> list[Manifest]:
         base.binding(NAME, [base.account(NAME, NAMESPACE)], role=NAME, namespace=NAMESPACE),
         config,
         base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
-        _service(),
+        _service(load_balancer or {}),
         _deployment(config, replicas),
     ]
 
 
-def _service() -> Manifest:
-    return base.service(
+def _service(settings: Mapping[str, Any]) -> Manifest:
+    made = base.service(
         NAME,
         NAMESPACE,
         select=SELECT,
         ports={"tls": (SNI_PORT, _SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
         type="LoadBalancer",
-        externalTrafficPolicy="Cluster",
+        externalTrafficPolicy=settings.get("externalTrafficPolicy") or "Cluster",
+        **({"loadBalancerClass": settings["class"]} if settings.get("class") else {}),
     )
+    if annotations := settings.get("annotations"):
+        made["metadata"]["annotations"] = {**(made["metadata"].get("annotations") or {}), **annotations}
+    return made
 
 
 def bootstrap_config() -> Manifest:

@@ -183,8 +183,9 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
         "cpuCFSQuota", "cpuManagerPolicy", "containerLogMaxFiles", "containerLogMaxSize",
         "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod", "failSwapOn", "featureGates",
         "imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge",
-        "maxParallelImagePulls", "maxPods", "memorySwap", "podPidsLimit", "protectKernelDefaults", "registryBurst",
-        "seccompDefault", "serializeImagePulls", "singleProcessOOMKill", "streamingConnectionIdleTimeout",
+        "imagePullCredentialsVerificationPolicy", "maxParallelImagePulls", "maxPods", "memorySwap", "podPidsLimit",
+        "preloadedImagesVerificationAllowlist", "protectKernelDefaults", "registryBurst", "seccompDefault",
+        "serializeImagePulls", "singleProcessOOMKill", "streamingConnectionIdleTimeout",
     )  # fmt: skip
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -160,6 +160,7 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
         "drainTimeout": controller.get("machineDrainTimeout"),
         "healthTimeout": controller.get("machineHealthTimeout"),
         "creationTimeout": controller.get("machineCreationTimeout"),
+        "disableHealthTimeout": controller.get("disableHealthTimeout"),
         "maxEvictRetries": controller.get("maxEvictRetries"),
         "nodeConditions": ",".join(controller["nodeConditions"]) if controller.get("nodeConditions") else None,
     }

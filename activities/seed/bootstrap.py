@@ -152,7 +152,9 @@ class SeedActivities:
                 manager=MANAGER,
             )
         seed = await self._clusters.garden.get(resources.SEED, task.name)
-        for item in gateway.objects(internal_domain=seed["spec"]["dns"]["internal"]["domain"]):
+        balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
+        domain = seed["spec"]["dns"]["internal"]["domain"]
+        for item in gateway.objects(internal_domain=domain, load_balancer=balancer):
             await self._clusters.seed.apply(item, manager=MANAGER)
         return TaskResult(note=await gateway_address(self._clusters.seed_caches))
 
@@ -216,6 +218,7 @@ class SeedActivities:
         await self._copy_secret(reference, BACKUP_SECRET)
         await self._share(seed, BACKUP_SECRET)
         region = backup.get("region") or seed["spec"]["provider"]["region"]
+        settings = {"providerConfig": backup["providerConfig"]} if backup.get("providerConfig") else {}
         await self._clusters.garden.apply(
             {
                 "apiVersion": resources.CORE_BACKUP_BUCKET.api_version,
@@ -225,6 +228,7 @@ class SeedActivities:
                     "provider": {"type": backup["provider"], "region": region},
                     "credentialsRef": {"apiVersion": "v1", "kind": "Secret", **_reference(reference)},
                     "seedName": task.name,
+                    **settings,
                 },
             },
             manager=MANAGER,
@@ -233,6 +237,7 @@ class SeedActivities:
             "type": backup["provider"],
             "region": region,
             "secretRef": {"name": BACKUP_SECRET, "namespace": GARDEN_NAMESPACE},
+            **settings,
         }
         wanted = ExtensionObject(resources.BACKUP_BUCKET, task.uid, None, spec)
         await extension.apply_extension(self._clusters.seed, wanted, task.trigger)

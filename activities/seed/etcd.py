@@ -180,6 +180,7 @@ class EtcdActivities:
             peer_ca_bundle=secrets.get(component.PEER_CA, Which.BUNDLE).name if peer else "",
             peer_certificate=peer[0].name if peer else "",
             failure_tolerance=tolerance,
+            autoscaling=((view.shoot["spec"]["kubernetes"].get("etcd") or {}).get(role) or {}).get("autoscaling") or {},
             **({"window_begin": window["begin"]} if window.get("begin") else {}),
         )
         try:

@@ -242,7 +242,7 @@ class ExtensionActivities:
         view = await self._clusters.cluster(task.technical_id)
         internal = view.seed["spec"]["dns"]["internal"]
         domain = internal_api_domain(task.technical_id, internal["domain"])
-        return await self._deploy_dns(task, kinds.INTERNAL_DNS, domain, internal["type"], internal["credentialsRef"])
+        return await self._deploy_dns(task, kinds.INTERNAL_DNS, domain, internal)
 
     @activity.defn
     async def deploy_external_dns(self, task: ShootTask) -> TaskResult:
@@ -252,8 +252,7 @@ class ExtensionActivities:
         provider = _external_dns_provider(view)
         if not domain or provider is None:
             return TaskResult(note="no external domain")
-        type_, credentials = provider
-        return await self._deploy_dns(task, kinds.EXTERNAL_DNS, f"api.{domain}", type_, credentials)
+        return await self._deploy_dns(task, kinds.EXTERNAL_DNS, f"api.{domain}", provider)
 
     # Backup
 
@@ -532,10 +531,12 @@ class ExtensionActivities:
         await self._extensions.deploy(kind, task, [ExtensionObject(kind.resource, name, kind.place(task), spec)])
         return TaskResult()
 
-    async def _deploy_dns(
-        self, task: ShootTask, kind: Kind, domain: str, type_: str, credentials: dict[str, str]
-    ) -> TaskResult:
-        """Deploy a DNSRecord and wait for it. Its credentials are in a Secret: new ones do not change the DNSRecord."""
+    async def _deploy_dns(self, task: ShootTask, kind: Kind, domain: str, provider: Mapping[str, Any]) -> TaskResult:
+        """Deploy a DNSRecord and wait for it. Its credentials are in a Secret: new ones do not change the DNSRecord.
+
+        ``provider``: type, credentials and zone, as in a Seed or a Shoot.
+        """
+        credentials = provider["credentialsRef"]
         address = await gateway_address(self._clusters.seed_caches)
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
@@ -555,8 +556,9 @@ class ExtensionActivities:
             manager=extension.MANAGER,
         )
         spec = {
-            "type": type_,
+            "type": provider["type"],
             "secretRef": _secret_ref(secret, task),
+            **_optional(zone=provider.get("zone")),
             "name": domain,
             "recordType": dns_record_type(address),
             "values": [address],
@@ -600,7 +602,6 @@ class ExtensionActivities:
             "dataVolumes",
             "kubeletDataVolumeName",
             "providerConfig",
-            "machineControllerManager",
             "clusterAutoscaler",
             "priority",
             "updateStrategy",
@@ -618,8 +619,41 @@ class ExtensionActivities:
             "userDataSecretRef": {"name": user_data, "key": "cloud_config"},
             "labels": {**(pool.get("labels") or {}), **labels},
             "kubernetesVersion": version,
-            **_optional(**{field: pool.get(field) for field in kept}),
+            **_optional(
+                kubeletConfig=(pool.get("kubernetes") or {}).get("kubelet")
+                or view.shoot["spec"]["kubernetes"].get("kubelet"),
+                machineControllerManager=machine_settings(view.cloud_profile, pool),
+                nodeTemplate=node_template(view.cloud_profile, pool),
+                **{field: pool.get(field) for field in kept},
+            ),
         }
+
+
+def node_template(cloud_profile: Mapping[str, Any], pool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Capacity of a new node of the pool; the cluster autoscaler needs it to grow a pool without nodes.
+
+    None if the CloudProfile has no such machine type; the provider's extension reports that error. The machine type is
+    part of the key of the pool's node configuration already, so the capacity must not be part of it: an operator who
+    corrects the CloudProfile must not replace machines.
+    """
+    found = _machine_type(cloud_profile, pool)
+    if found is None:
+        return None
+    capacity = {name: str(found[name]) for name in ("cpu", "gpu", "memory")}
+    disk = (pool.get("volume") or {}).get("size") or (found.get("storage") or {}).get("size")
+    return {"capacity": {**capacity, **({"ephemeral-storage": str(disk)} if disk else {})}}
+
+
+def machine_settings(cloud_profile: Mapping[str, Any], pool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Timeouts of the pool's machines: the pool's own, else those of its machine type. None if there are none."""
+    of_type = (_machine_type(cloud_profile, pool) or {}).get("machineControllerManager") or {}
+    default = _optional(machineCreationTimeout=of_type.get("machineCreationTimeout"))
+    return {**default, **(pool.get("machineControllerManager") or {})} or None
+
+
+def _machine_type(cloud_profile: Mapping[str, Any], pool: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    wanted = pool["machine"]["type"]
+    return next((each for each in cloud_profile["spec"].get("machineTypes") or () if each["name"] == wanted), None)
 
 
 async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:
@@ -638,17 +672,18 @@ def _kept_note(until: datetime) -> str:
     return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _external_dns_provider(view: ClusterView) -> tuple[str, dict[str, str]] | None:
-    """Type and credentials of the provider that serves the Shoot's domain: its own, or the seed's default."""
+def _external_dns_provider(view: ClusterView) -> Mapping[str, Any] | None:
+    """Type, credentials and zone of the provider that serves the Shoot's domain: its own, or the seed's default."""
     dns = view.shoot["spec"].get("dns") or {}
     primary = next((each for each in dns.get("providers") or [] if each.get("primary")), None)
     if primary is not None and primary.get("type") == "unmanaged":
         return None
     if primary is not None and primary.get("credentialsRef"):
-        return primary["type"], primary["credentialsRef"]
+        return {"type": primary["type"], "credentialsRef": primary["credentialsRef"]}
     for default in view.seed["spec"]["dns"].get("defaults") or []:
         if (dns.get("domain") or "").endswith("." + default["domain"]):
-            return default["type"], default["credentialsRef"]
+            chosen: Mapping[str, Any] = default
+            return chosen
     return None
 
 

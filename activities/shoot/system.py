@@ -126,7 +126,12 @@ class ShootSystemActivities:
     async def deploy_coredns(self, task: ShootTask) -> TaskResult:
         """Run the shoot's cluster DNS."""
         view = await self._clusters.cluster(task.technical_id)
-        wanted = coredns.CoreDns(service_cidr=Networks.of(view).services[0], api_server=ApiNames.of(view).internal)
+        settings = (view.shoot["spec"].get("systemComponents") or {}).get("coreDNS") or {}
+        wanted = coredns.CoreDns(
+            service_cidr=Networks.of(view).services[0],
+            api_server=ApiNames.of(view).internal,
+            common_suffixes=(settings.get("rewriting") or {}).get("commonSuffixes") or (),
+        )
         await self._hand_over(task, "shoot-core-coredns", coredns.objects(wanted))
         return TaskResult()
 

@@ -47,7 +47,7 @@ from api.core.v1beta1.shoot import (
 from api.decisions.rotation import RotationFacts, normalized
 from api.decisions.versions import complete, complete_image, is_version
 from api.labels import is_true
-from api.meta import Toleration
+from api.meta import CrossVersionObjectReference, Toleration
 
 DEFAULT_PODS = "100.96.0.0/11"
 DEFAULT_SERVICES = "100.64.0.0/13"
@@ -408,6 +408,9 @@ def _default_dns(shoot: Shoot, around: Surroundings) -> None:
     """The domain ``<shoot>.<project>.<default domain of the seed>``, once the seed is known."""
     dns = shoot.spec.dns
     providers = (dns and dns.providers) or []
+    for each in providers:
+        if each.secret_name and each.credentials_ref is None:
+            each.credentials_ref = CrossVersionObjectReference(api_version="v1", kind="Secret", name=each.secret_name)
     if providers and not any(each.primary for each in providers):
         providers[0].primary = True
     if any(each.type == "unmanaged" for each in providers) or (dns and dns.domain):

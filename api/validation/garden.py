@@ -19,6 +19,7 @@ from api.labels import overlapping
 from api.meta import LabelSelector
 from api.names import overlap
 from api.validation.field import Faults, Path
+from api.validation.offered import check_offered
 from api.validation.shoot import check_cidr
 
 SPEC = Path("spec")
@@ -39,7 +40,7 @@ _MAX_PROJECT_NAME = 10
 # CloudProfile
 
 
-def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
+def check_cloud_profile(profile: CloudProfile, now: datetime, old: CloudProfile | None = None) -> Faults:
     faults = Faults()
     spec = profile.spec
     offers = {
@@ -71,6 +72,7 @@ def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
     if capabilities and "architecture" not in capabilities:
         faults.required(SPEC / "machineCapabilities", "must define architecture")
     faults.duplicates(SPEC / "machineCapabilities", capabilities, "name")
+    check_offered(profile, old, faults)
     return faults
 
 
@@ -142,7 +144,7 @@ def _gone(old: Iterable[object], new: Iterable[object], key: str) -> set[str]:
 # Seed
 
 
-def check_seed(seed: Seed) -> Faults:
+def check_seed(seed: Seed, old: Seed | None = None) -> Faults:
     faults = Faults()
     spec = seed.spec
     path = SPEC / "networks"
@@ -165,9 +167,15 @@ def check_seed(seed: Seed) -> Faults:
             SPEC / "backup" / "region", "must be set if the backups are with another provider than the seed"
         )
     faults.duplicates(SPEC / "provider" / "zones", spec.provider.zones or [])
+    services = spec.settings.load_balancer_services
+    policies = ("Cluster", "Local")
+    if services and services.external_traffic_policy not in (None, *policies):
+        path = SPEC / "settings" / "loadBalancerServices" / "externalTrafficPolicy"
+        faults.unsupported(path, services.external_traffic_policy, policies)
     topology = spec.settings.topology_aware_routing
     if topology and topology.enabled and len(spec.provider.zones or []) < 2:
         faults.forbidden(SPEC / "settings" / "topologyAwareRouting" / "enabled", "needs a seed with at least two zones")
+    check_offered(seed, old, faults)
     return faults
 
 
@@ -176,6 +184,10 @@ def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
     faults = Faults()
     if old.spec.backup is not None and seed.spec.backup is None:
         faults.forbidden(SPEC / "backup", "cannot be removed")
+    class_of = [each.spec.settings.load_balancer_services for each in (old, seed)]
+    before, after = (services.class_ if services else None for services in class_of)
+    # Kubernetes does not change the class of a Service, and another Service would have another address.
+    faults.fixed(SPEC / "settings" / "loadBalancerServices" / "class", before, after)
     if shoots:
         detail = f"is used by {len(shoots)} Shoots, for example {shoots[0]}"
         if seed.spec.dns.internal.domain != old.spec.dns.internal.domain:

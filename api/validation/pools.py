@@ -21,6 +21,9 @@ def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
         _check_pool(pool, WORKERS @ index, faults)
         ran = kubelet_version(before[pool.name], old) if old and pool.name in before else None
         _check_version(pool, ran, shoot.spec.kubernetes.version, WORKERS @ index, faults)
+        if pool.kubernetes and pool.kubernetes.kubelet:
+            path = WORKERS @ index / "kubernetes" / "kubelet"
+            check_kubelet(pool.kubernetes.kubelet, kubelet_version(pool, shoot), path, faults)
     if not any(_can_run_system_components(pool) for pool in pools):
         detail = "one pool must allow system components, and its maximum must be at least one machine for each zone"
         faults.forbidden(WORKERS, detail)
@@ -55,8 +58,6 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
         faults.invalid(here, pool.kubelet_data_volume_name, "must be one of the dataVolumes")
     if pool.control_plane is not None:
         faults.forbidden(path / "controlPlane", "this version has no self-hosted Shoots")
-    if pool.kubernetes and pool.kubernetes.kubelet:
-        check_kubelet(pool.kubernetes.kubelet, path / "kubernetes" / "kubelet", faults)
 
 
 def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:

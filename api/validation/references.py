@@ -18,6 +18,7 @@ from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zon
 from api.decisions.versions import Version, find, image_fits, is_version, stage
 from api.defaulting.shoot import workerless
 from api.names import overlap, same_or_below
+from api.quantities import parse_quantity
 from api.resources import Resource
 from api.validation.field import Faults, Path
 from api.validation.pools import WORKERS, kubelet_version
@@ -239,7 +240,7 @@ def _check_pool(
     if kind is not None and pool.machine.architecture not in (None, kind.architecture):
         faults.unsupported(path / "machine" / "architecture", pool.machine.architecture, [kind.architecture])
     _check_zones(pool, old, region, path, faults)
-    _check_volumes(pool, kind, profile, path, faults)
+    _check_volumes(pool, old, kind, profile, path, faults)
     version = pool.kubernetes.version if pool.kubernetes else None
     if version and (old is None or old.kubernetes is None or old.kubernetes.version != version):
         _check_kubernetes_version(version, profile, now, path / "kubernetes" / "version", faults)
@@ -252,17 +253,32 @@ def _check_zones(pool: Worker, old: Worker | None, region: Region, path: Path, f
             continue
         if zone not in zones:
             faults.unsupported(path / "zones" @ index, zone, zones)
-        elif pool.machine.type in (zones[zone].unavailable_machine_types or []):
+            continue
+        if pool.machine.type in (zones[zone].unavailable_machine_types or []):
             faults.invalid(path / "zones" @ index, zone, f"machine type {pool.machine.type} is not available in it")
+        for volume in [pool.volume, *(pool.data_volumes or [])]:
+            if volume is not None and volume.type in (zones[zone].unavailable_volume_types or []):
+                faults.invalid(path / "zones" @ index, zone, f"volume type {volume.type} is not available in it")
 
 
-def _check_volumes(pool: Worker, kind: MachineType | None, profile: CloudProfile, path: Path, faults: Faults) -> None:
+def _check_volumes(
+    pool: Worker, old: Worker | None, kind: MachineType | None, profile: CloudProfile, path: Path, faults: Faults
+) -> None:
     types = {each.name: each for each in profile.spec.volume_types or []}
     volumes = [(path / "volume", pool.volume)] if pool.volume else []
     volumes += [(path / "dataVolumes" @ index, each) for index, each in enumerate(pool.data_volumes or [])]
     for here, volume in volumes:
         if volume.type is not None and (volume.type not in types or not types[volume.type].usable):
             faults.unsupported(here / "type", volume.type, types)
+            continue
+        of_kind = kind.storage if kind is not None and kind.storage is not None and volume is pool.volume else None
+        least = [
+            each
+            for each in (types[volume.type].min_size if volume.type else None, of_kind and of_kind.min_size)
+            if each is not None and parse_quantity(volume.size) < parse_quantity(each)
+        ]
+        if least and not (old is not None and volume in [old.volume, *(old.data_volumes or [])]):
+            faults.invalid(here / "size", volume.size, f"must be at least {max(least, key=parse_quantity)}")
 
 
 def _check_image(

@@ -27,12 +27,15 @@ from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
+from api.validation.offered import check_offered
 from api.validation.pools import check_pools
 from api.validation.rotation import hibernation_faults
 
 SPEC = Path("spec")
 
 _DNS_NAME = re.compile(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_SUFFIX = re.compile(r"\.?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
+"""Suffix of DNS names. CoreDNS's configuration contains it, so no other characters are accepted."""
 _EMAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
 _MAX_NAMES = 21
 """Maximum length of the names of project and shoot together; node names and certificates add further characters."""
@@ -85,11 +88,6 @@ _PHASES_WITH_API_SERVER = {
 
 _FAILURE_TOLERANCE = "control_plane.high_availability.failure_tolerance.type"
 
-# Fields that this version does not implement: refuse them, so that they are not ignored silently.
-_NOT_OFFERED = {
-    "exposure_class_name": "this version exposes all control planes the same way",
-}
-
 
 def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
     """All faults of a new Shoot, or of a change of its spec."""
@@ -123,9 +121,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
     _check_maintenance(spec.maintenance, faults)
     _check_encryption(shoot, old, faults)
     _check_rest(spec, faults)
-    for dotted, detail in _NOT_OFFERED.items():
-        if _value(spec, dotted):
-            faults.forbidden(_wire(spec, dotted), detail)
+    check_offered(shoot, old, faults)
     return faults
 
 
@@ -377,8 +373,9 @@ def _check_rest(spec: ShootSpec, faults: Faults) -> None:
     path = SPEC / "systemComponents" / "coreDNS" / "rewriting" / "commonSuffixes"
     faults.duplicates(path, suffixes)
     for index, suffix in enumerate(suffixes):
-        if "." not in suffix.strip("."):
-            faults.invalid(path @ index, suffix, "must have at least one dot that is not at its ends")
+        if not _SUFFIX.fullmatch(suffix):
+            detail = "must be a part of a DNS name with at least one dot that is not at its ends, like .example.org"
+            faults.invalid(path @ index, suffix, detail)
 
 
 # paths by attribute names

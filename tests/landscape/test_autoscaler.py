@@ -93,9 +93,10 @@ def test_the_autoscaler_deletes_the_machine_that_no_pod_needs(shoot: Shoot) -> N
 
 
 def test_a_pool_without_machines_gets_one(shoot: Shoot) -> None:
-    """The autoscaler knows such a node from its machine class alone."""
+    """The autoscaler knows such a node from its machine class alone, also the room for the requests of the pod."""
     batch = pods.python("batch", 1, _IDLE, pool="batch", ready=pods.ALIVE)
     batch["spec"]["template"]["spec"]["tolerations"] = [{**_TAINT, "operator": "Equal"}]
+    batch["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "50m", "memory": "64Mi"}}
     with _timed("from a pod to the first node of its pool"):
         _apply(shoot, batch)
         shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/batch", f"--timeout={GROWTH}s", timeout=GROWTH + 10)

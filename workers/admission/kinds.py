@@ -364,7 +364,7 @@ async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
     profile, old = review.models(CloudProfile)
     if not review.spec_changed or review.deleting:
         return []
-    refuse_invalid(review, check_cloud_profile(profile, now))
+    refuse_invalid(review, check_cloud_profile(profile, now, old))
     if old is not None:
         shoots = await garden.by_index(SHOOTS_BY_PROFILE, review.name)
         faults = check_cloud_profile_change(profile, old, [Shoot.of(each) for each in shoots], now)
@@ -394,7 +394,7 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
     refuse_invalid(review, check_seed_operation(seed, old))
     if not review.spec_changed or review.deleting:
         return []
-    refuse_invalid(review, check_seed(seed))
+    refuse_invalid(review, check_seed(seed, old))
     overlapping = [
         shoot
         for _, domain in seed_domains(seed)

@@ -68,11 +68,23 @@ def test_entries_that_shoots_use_cannot_be_removed_from_a_cloud_profile(path, va
         ("spec.networks.shootDefaults.pods", "100.96.0.0/16", "overlaps with shootDefaults.pods"),
         ("spec.ingress", {"domain": "i.test", "controller": {"kind": "nginx"}}, "spec.dns.provider: Required value"),
         ("spec.backup", {"provider": "aws", "credentialsRef": {}}, "spec.backup.region: Required value"),
+        (
+            "spec.settings",
+            {"loadBalancerServices": {"externalTrafficPolicy": "Global"}},
+            "loadBalancerServices.externalTrafficPolicy: Unsupported value",
+        ),
         ("spec.settings", {"topologyAwareRouting": {"enabled": True}}, "needs a seed with at least two zones"),
     ],
 )
 def test_a_bad_seed(path, value, complaint):
     assert complaint in str(check_seed(Seed.of(changed(SEED, path, value))))
+
+
+def test_the_class_of_the_gateway_s_service_is_fixed():
+    before = seed("spec.settings", {"loadBalancerServices": {"class": "slow"}})
+    after = seed("spec.settings", {"loadBalancerServices": {"class": "fast"}})
+    assert "loadBalancerServices.class: Invalid value" in str(check_seed_change(after, before, []))
+    assert not check_seed_change(before, before, [])
 
 
 def test_a_seed_in_use_keeps_its_domain_and_itself():

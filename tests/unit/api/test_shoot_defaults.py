@@ -59,6 +59,13 @@ def test_an_unmanaged_domain_stays_unset():
     assert spec_of("spec.dns", {"providers": [{"type": "unmanaged"}]}, bound=True).dns.domain is None
 
 
+def test_a_secret_of_a_dns_provider_becomes_its_credentials():
+    """Only the credentials are read afterwards."""
+    dns = spec_of("spec.dns", {"domain": "a.test", "providers": [{"type": "aws", "secretName": "mine"}]}).dns
+    found = dns.providers[0].credentials_ref
+    assert (found.api_version, found.kind, found.name) == ("v1", "Secret", "mine")
+
+
 def test_a_shoot_without_workers_gets_nothing_for_nodes():
     result = complete("spec.provider.workers", [])
     kubernetes = result.spec.kubernetes

@@ -131,6 +131,7 @@ def test_the_owners_settings_become_flags():
         "runtimeConfig": {"api/alpha": True},
         "requests": {"maxNonMutatingInflight": 800, "maxMutatingInflight": 300},
         "eventTTL": "2h",
+        "logging": {"httpAccessVerbosity": 3},
         "defaultNotReadyTolerationSeconds": 60,
         "watchCacheSizes": {"resources": [{"apiGroup": "apps", "resource": "deployments", "size": 50}]},
         "apiAudiences": ["one"],
@@ -151,6 +152,7 @@ def test_the_owners_settings_become_flags():
     assert given["runtime-config"] == "api/alpha=true"
     assert (given["max-requests-inflight"], given["max-mutating-requests-inflight"]) == ("800", "300")
     assert given["event-ttl"] == "2h"
+    assert given["vmodule"] == "httplog=3"
     assert given["default-not-ready-toleration-seconds"] == "60"
     assert given["watch-cache-sizes"] == "deployments.apps#50"
     assert given["api-audiences"] == "https://api.a.dev.internal.example.org,one"
@@ -160,6 +162,20 @@ def test_the_owners_settings_become_flags():
     assert given["disable-admission-plugins"] == "PodSecurity"
     plugins = config_file(made, "admission", "admission-configuration.yaml")["plugins"]
     assert [each["name"] for each in plugins] == ["PodNodeSelector"]
+
+
+@pytest.mark.parametrize(
+    ("least", "requests"),
+    [
+        ({}, {"cpu": "250m", "memory": "400Mi"}),
+        ({"memory": "1Gi"}, {"cpu": "250m", "memory": "1Gi"}),
+        ({"cpu": 1, "memory": "1M"}, {"cpu": "1", "memory": "400Mi"}),
+    ],
+)
+def test_the_owner_can_raise_the_requests_of_the_api_server(least, requests):
+    made = apiserver.objects(server(settings={"autoscaling": {"minAllowed": least}}))
+
+    assert deployment(made)["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] == requests
 
 
 def issuers(made):

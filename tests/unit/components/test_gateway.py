@@ -147,6 +147,18 @@ def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
         assert answer.returncode == 0, f"{name}: {answer.stdout}{answer.stderr}"
 
 
+def test_the_service_of_the_gateway_has_the_settings_of_the_seed():
+    def service(settings):
+        objects = gateway.objects(internal_domain="internal.example.org", load_balancer=settings)
+        return next(each for each in objects if each["kind"] == "Service")
+
+    assert service(None)["spec"]["externalTrafficPolicy"] == "Cluster"
+    assert "loadBalancerClass" not in service({})["spec"]
+    made = service({"annotations": {"a.example.org/b": "c"}, "class": "fast", "externalTrafficPolicy": "Local"})
+    assert made["metadata"]["annotations"]["a.example.org/b"] == "c"
+    assert (made["spec"]["loadBalancerClass"], made["spec"]["externalTrafficPolicy"]) == ("fast", "Local")
+
+
 # The controller next to Envoy
 
 

@@ -131,6 +131,14 @@ def test_the_kubelet_gets_the_cluster_s_dns_and_requests_its_certificates() -> N
     assert made["authentication"]["anonymous"] == {"enabled": False}
 
 
+def test_the_kubelet_verifies_credentials_of_images_as_the_owner_wants() -> None:
+    wanted = {
+        "imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages",
+        "preloadedImagesVerificationAllowlist": ["registry.example.org/base"],
+    }
+    assert wanted.items() <= config.kubelet_configuration(node(kubelet=wanted)).items()
+
+
 def test_the_owner_s_kubelet_settings_win_and_the_pool_s_over_the_shoot_s() -> None:
     of_shoot = {"maxPods": 50, "evictionHard": {"memoryAvailable": "300Mi"}}
     made = config.kubelet_configuration(node(kubelet=of_shoot))

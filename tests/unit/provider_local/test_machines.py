@@ -56,7 +56,14 @@ def test_a_change_that_nodes_cannot_apply_creates_a_new_class(change: dict[str, 
 
 @pytest.mark.parametrize(
     "change",
-    [{"minimum": 2}, {"labels": {"a": "b"}}, {"taints": [{"key": "k", "effect": "NoSchedule"}]}, {"maxSurge": 3}],
+    [
+        {"minimum": 2},
+        {"labels": {"a": "b"}},
+        {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        {"maxSurge": 3},
+        {"nodeTemplate": {"capacity": {"cpu": "2"}}},
+        {"kubeletConfig": {"maxPods": 50}},
+    ],
 )
 def test_a_change_that_nodes_can_apply_keeps_the_class(change: dict[str, Any]) -> None:
     """Or every new label would replace all machines."""
@@ -115,7 +122,7 @@ def test_an_unknown_machine_type_is_a_configuration_problem() -> None:
 
 def test_a_deployment_carries_what_its_nodes_get() -> None:
     taints = [{"key": "k", "effect": "NoSchedule"}]
-    controller = {"machineDrainTimeout": "1h0m0s", "nodeConditions": ["A", "B"]}
+    controller = {"machineDrainTimeout": "1h0m0s", "nodeConditions": ["A", "B"], "disableHealthTimeout": True}
     (only,) = wanted(
         pool(
             labels={"mine": "yes"},
@@ -128,6 +135,7 @@ def test_a_deployment_carries_what_its_nodes_get() -> None:
     made = machine_deployment(only, "shoot--dev--one", "local", 1)
     template = made["spec"]["template"]["spec"]
 
+    assert template["disableHealthTimeout"] is True
     assert template["nodeTemplate"]["metadata"]["labels"]["mine"] == "yes"
     assert template["nodeTemplate"]["metadata"]["labels"]["topology.kubernetes.io/zone"] == "0"
     assert template["nodeTemplate"]["metadata"]["annotations"] == {"note": "x"}

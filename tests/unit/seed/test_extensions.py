@@ -16,8 +16,9 @@ from activities.seed import extension_kinds as kinds
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import Extensions
-from activities.seed.extensions import ExtensionActivities
+from activities.seed.extensions import ExtensionActivities, machine_settings, node_template
 from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.names import operating_system_config_names
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
@@ -319,3 +320,92 @@ async def test_no_two_activities_of_a_seed_have_one_name(clusters: Any) -> None:
     clusters.garden_caches = clusters.seed_caches
     names = [activity_name(each) for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24")]
     assert len(names) == len(set(names))
+
+
+PROFILE: dict[str, Any] = {
+    "spec": {
+        "machineTypes": [
+            {"name": "small", "cpu": 2, "gpu": "0", "memory": "4Gi"},
+            {"name": "large", "cpu": "8", "gpu": "1", "memory": "32Gi", "storage": {"size": "50Gi"}},
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("pool", "capacity"),
+    [
+        ({"machine": {"type": "small"}}, {"cpu": "2", "gpu": "0", "memory": "4Gi"}),
+        (
+            {"machine": {"type": "large"}},
+            {"cpu": "8", "gpu": "1", "memory": "32Gi", "ephemeral-storage": "50Gi"},
+        ),
+        (
+            {"machine": {"type": "large"}, "volume": {"size": "80Gi"}},
+            {"cpu": "8", "gpu": "1", "memory": "32Gi", "ephemeral-storage": "80Gi"},
+        ),
+    ],
+)
+def test_the_capacity_of_a_new_node_is_that_of_its_machine_type(pool: dict[str, Any], capacity: dict[str, str]) -> None:
+    assert node_template(PROFILE, pool) == {"capacity": capacity}
+
+
+@pytest.mark.parametrize(
+    ("of_type", "of_pool", "wanted"),
+    [
+        (None, None, None),
+        ("5m", None, {"machineCreationTimeout": "5m"}),
+        (
+            "5m",
+            {"machineCreationTimeout": "9m", "maxEvictRetries": 3},
+            {"machineCreationTimeout": "9m", "maxEvictRetries": 3},
+        ),
+        ("5m", {"maxEvictRetries": 3}, {"machineCreationTimeout": "5m", "maxEvictRetries": 3}),
+    ],
+)
+def test_a_machine_may_take_as_long_as_its_type_says_unless_the_pool_says_otherwise(
+    of_type: str | None, of_pool: dict[str, Any] | None, wanted: dict[str, Any] | None
+) -> None:
+    kind = {"name": "small", **({"machineControllerManager": {"machineCreationTimeout": of_type}} if of_type else {})}
+    pool = {"machine": {"type": "small"}, **({"machineControllerManager": of_pool} if of_pool else {})}
+
+    assert machine_settings({"spec": {"machineTypes": [kind]}}, pool) == wanted
+
+
+def test_an_unknown_machine_type_has_no_capacity() -> None:
+    """The extension reports the unknown machine type; an error here would hide that message."""
+    assert node_template(PROFILE, {"machine": {"type": "gone"}}) is None
+
+
+async def test_a_pool_of_the_worker_has_its_capacity_and_the_settings_of_its_kubelets(
+    clusters: Any, seed: ApiServer
+) -> None:
+    pools = [
+        {"name": name, "minimum": 0, "maximum": 1, "machine": {"type": "small", "image": {"name": "i", "version": "1"}}}
+        for name in ("own", "shared")
+    ]
+    pools[0]["kubernetes"] = {"kubelet": {"maxPods": 50}}
+    spec = {
+        "kubernetes": {"version": "1.37.1", "kubelet": {"maxPods": 70}},
+        "provider": {"type": "local", "workers": pools, "workersSettings": {"sshAccess": {"enabled": False}}},
+        "region": "local",
+    }
+    view = ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": {**SHOOT, "spec": spec}}})
+    view.cluster["spec"]["cloudProfile"] = PROFILE
+
+    async def cluster(_: str) -> ClusterView:
+        return view
+
+    clusters.cluster = cluster
+    for pool in pools:
+        provision, _ = operating_system_config_names(view.shoot, pool)
+        status = {"cloudConfig": {"secretRef": {"name": "user-data", "namespace": NAMESPACE}}}
+        metadata = {"name": provision, "namespace": NAMESPACE}
+        path = "/apis/extensions.gardener.cloud/v1alpha1/operatingsystemconfigs"
+        seed.put(path, {"metadata": metadata, "spec": {}, "status": status})
+    await ExtensionActivities(clusters).deploy_worker(TASK)
+
+    made = seed.find("/apis/extensions.gardener.cloud/v1alpha1/workers", "demo", NAMESPACE)
+    assert made is not None
+    assert [each["kubeletConfig"] for each in made["spec"]["pools"]] == [{"maxPods": 50}, {"maxPods": 70}]
+    assert made["spec"]["pools"][0]["nodeTemplate"] == {"capacity": {"cpu": "2", "gpu": "0", "memory": "4Gi"}}
