@@ -13,6 +13,7 @@ from api.meta import Column, KubeObject
 _KINDS = {
     "garden": (
         "core.v1beta1.cloud_profile:CloudProfile",
+        "core.v1beta1.namespaced_cloud_profile:NamespacedCloudProfile",
         "core.v1beta1.seed:Seed",
         "core.v1beta1.project:Project",
         "core.v1beta1.shoot:Shoot",

@@ -10,8 +10,10 @@ from api import resources
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.profiles import profile_of, profile_reference
 from api.decisions.scheduling import NoSeed, choose_seed
 from api.model import ApiModel
+from api.resources import Object, Resource
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _NAME = "gardener-scheduler"
 _SCHEDULER = "default-scheduler"
+_PROFILES = (resources.CLOUD_PROFILE, resources.NAMESPACED_CLOUD_PROFILE)
 
 
 class SchedulerConfig(ApiModel):
@@ -58,18 +61,20 @@ class Scheduler:
         self._garden = garden
         self._shoots = caches.of(resources.SHOOT)
         self._seeds = caches.of(resources.SEED)
-        self._profiles = caches.of(resources.CLOUD_PROFILE)
+        self._profiles = {each: caches.of(each) for each in _PROFILES}
         self._assumed: dict[str, str] = {}
         """Chosen seed by uid of a Shoot, until the cache holds the Shoot with its ``spec.seedName``."""
         self._controller = Controller("scheduler", self._schedule, workers=1, longest_delay=30)
 
     async def run(self, health: Health) -> None:
         """Run until cancelled."""
-        await asyncio.gather(self._shoots.synced(), self._seeds.synced(), self._profiles.synced())
+        caches = (self._shoots, self._seeds, *self._profiles.values())
+        await asyncio.gather(*(each.synced() for each in caches))
         self._controller.watch(self._shoots, when=_asks_for_a_seed)
-        # A pending Shoot may fit after a Seed or a CloudProfile has changed.
+        # A pending Shoot may fit after a Seed or a cloud profile has changed.
         self._controller.watch(self._seeds, keys=lambda event: self._waiting() if _worth_a_look(event) else ())
-        self._controller.watch(self._profiles, keys=lambda _: self._waiting())
+        for each in self._profiles.values():
+            self._controller.watch(each, keys=lambda _: self._waiting(), when=_is_spec_change)
         health.ready = True
         await self._controller.run()
 
@@ -86,19 +91,20 @@ class Scheduler:
             return
         try:
             shoot = Shoot.of(obj)
-            seed = choose_seed(shoot, self._profile_of(shoot), self._all_seeds(), self._placed())
+            seed = choose_seed(shoot, await self._profile_of(obj), self._all_seeds(), self._placed())
         except NoSeed as error:
             await self._report_failure(obj, str(error))
             raise TryAgain(str(error)) from None
         await self._bind(obj, seed)
 
-    def _profile_of(self, shoot: Shoot) -> CloudProfile:
-        reference = shoot.spec.cloud_profile
-        name = reference.name if reference else shoot.spec.cloud_profile_name or ""
-        found = self._profiles.get(name)
+    async def _profile_of(self, shoot: Object) -> CloudProfile:
+        found = await profile_of(shoot, self._find_profile)
         if found is None:
-            raise NoSeed(f"cloud profile {name} does not exist")
+            raise NoSeed(f"{profile_reference(shoot) or 'the cloud profile'} does not exist")
         return CloudProfile.of(found)
+
+    async def _find_profile(self, kind: Resource, name: str, namespace: str | None) -> Object | None:
+        return self._profiles[kind].get(name, namespace)
 
     def _all_seeds(self) -> list[Seed]:
         return [Seed.of(each) for each in self._seeds.list()]
@@ -167,6 +173,11 @@ def _asks_for_a_seed(event: WatchEvent) -> bool:
     """Whether a pending Shoot is new or its spec has changed. The scheduler's own status reports do not count."""
     known = event.old["metadata"]["generation"] if event.old else None
     return event.type != "DELETED" and _pending(event.object) and event.object["metadata"]["generation"] != known
+
+
+def _is_spec_change(event: WatchEvent) -> bool:
+    """Whether an object is new or gone, or its spec has changed; its status does not count."""
+    return event.old is None or event.old.get("spec") != event.object.get("spec")
 
 
 def _worth_a_look(event: WatchEvent) -> bool:

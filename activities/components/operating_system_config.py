@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import coredns, kube_proxy, node_local_dns, ssh_access
+from activities.components import coredns, kube_proxy, node_local_dns, root_certificates, ssh_access
 from api import constants, images, resources
 from api.decisions.versions import Version
 from api.names import node_agent_secret_name
@@ -87,6 +87,8 @@ class NodeConfig:
     provider_config: Mapping[str, Any] | None = field(default=None)
     ssh_keys: Sequence[str] = ()
     """Lines of ``authorized_keys``; empty if SSH is disabled."""
+    root_certificates: str = ""
+    """PEM bundle that machines trust in addition to the certificates of their image; empty if there is none."""
 
     @property
     def key(self) -> str:
@@ -126,6 +128,7 @@ def provision(node: NodeConfig) -> dict[str, Any]:
             *_agent_files(node),
             _file(_KUBELET_BOOTSTRAP, _bootstrap_kubeconfig(node), 0o600),
             *_kubelet_files(node),
+            *(_file(*each) for each in root_certificates.files(node.root_certificates)),
         ],
         "units": [
             {"name": _INIT_UNIT, "enable": True, "command": "start", "content": _init_unit()},
@@ -160,6 +163,7 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             *_agent_files(node),
             kubelet,
             *_kubelet_files(node),
+            *(_file(*each) for each in root_certificates.files(node.root_certificates)),
             _file(_KERNEL_SETTINGS_FILE, sysctl),
             *(_file(*each) for each in ssh_access.files(node.ssh_keys)),
         ],
@@ -365,6 +369,7 @@ def _kubelet_files(node: NodeConfig) -> list[dict[str, Any]]:
 
 def _units(node: NodeConfig) -> list[dict[str, Any]]:
     return [
+        *root_certificates.units(node.root_certificates),
         {"name": "containerd.service", "enable": True, "command": "start"},
         {
             "name": _KUBELET_UNIT,

@@ -17,12 +17,13 @@ from api.contracts.schedules import ScheduledTime
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.decisions.maintenance import Plan, plan_maintenance
 from api.decisions.maintenance_window import MaintenanceWindow
+from api.decisions.profiles import profile_of
 from api.decisions.rotation import SINGLE
 from api.labels import is_true
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.edit import patch_as_read
-from kube.errors import Forbidden, Invalid, NotFound
+from kube.errors import Forbidden, Invalid
 
 _TASKS = (
     constants.TASK_DEPLOY_DNS_INTERNAL,
@@ -92,12 +93,10 @@ class MaintenanceActivities:
         return TaskResult(note=intent[:MESSAGE_LIMIT])
 
     async def _plan(self, live: Mapping[str, Any], now: datetime) -> Plan:
-        spec = live["spec"]
-        name = (spec.get("cloudProfile") or {}).get("name") or spec.get("cloudProfileName", "")
-        try:
-            profile = CloudProfile.of(await self._garden.get(resources.CLOUD_PROFILE, name))
-        except NotFound:
-            return Plan()  # the next reconciliation reports the missing CloudProfile, and what to do
+        found = await profile_of(live, self._garden.find)
+        if found is None:
+            return Plan()  # the next reconciliation reports the missing cloud profile, and what to do
+        profile = CloudProfile.of(found)
         if _is_failed(live):  # start no rotation: a failed Shoot is not reconciled, or only retried
             return plan_maintenance(live, profile, now, tuple(SINGLE))
         asked = [each for name in _OPERATIONS for each in _listed(live, name, ";")]

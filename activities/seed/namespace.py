@@ -15,6 +15,7 @@ from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
 from api import constants, resources
 from api.contracts.operations import ShootRef, ShootTask, TaskResult
+from api.decisions.profiles import profile_of, profile_reference
 from api.errors import ErrorCode
 from api.labels import pod_security
 from api.names import project_and_shoot
@@ -80,6 +81,8 @@ class NamespaceActivities:
     async def sync_cluster(self, task: ShootTask) -> TaskResult:
         """Write the desired state of this operation to the ``Cluster`` object: Shoot, CloudProfile and Seed.
 
+        Extensions see a NamespacedCloudProfile as a CloudProfile that is merged with its parent.
+
         A second run writes the same or a newer state; the three objects are replaced as a whole. The Cluster stays
         unchanged if only bookkeeping differs: progress, conditions, versions.
 
@@ -87,18 +90,13 @@ class NamespaceActivities:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the cloud profile does not exist.
         """
         shoot = await self._shoot(task)
-        profile = shoot["spec"].get("cloudProfile") or {
-            "kind": "CloudProfile",
-            "name": shoot["spec"].get("cloudProfileName", ""),
-        }
-        try:
-            cloud_profile = await self._clusters.garden.get(resources.CLOUD_PROFILE, profile["name"])
-        except NotFound:
+        cloud_profile = await profile_of(shoot, self._clusters.garden.find)
+        if cloud_profile is None:
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"CloudProfile {profile['name']} of Shoot {task.shoot} does not exist: "
+                f"{profile_reference(shoot) or 'the cloud profile'} of Shoot {task.shoot} does not exist: "
                 "create it, or name another one in spec.cloudProfile",
-            ) from None
+            )
         seed = await self._clusters.garden.get(resources.SEED, task.seed)
         note = TaskResult(note=f"generation {shoot['metadata']['generation']}")
         spec = {

@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters, ClusterView
-from activities.components import node_agent_policy
+from activities.components import node_agent_policy, root_certificates
 from activities.components import operating_system_config as config
 from activities.components.managed_resource import managed_resource
 from activities.components.operating_system_config import NodeConfig
@@ -53,7 +53,8 @@ class OperatingSystemConfigActivities:
         wanted = []
         for pool in view.pools:
             provider_config = pool["machine"]["image"].get("providerConfig")
-            node = NodeConfig(view.shoot, pool, server, cluster_ca, kubelet_ca, provider_config, ssh_keys)
+            trusted = root_certificates.bundle(view.cloud_profile["spec"].get("caBundle"), pool.get("caBundle"))
+            node = NodeConfig(view.shoot, pool, server, cluster_ca, kubelet_ca, provider_config, ssh_keys, trusted)
             labels = {constants.WORKER_POOL: pool["name"]}
             for name, spec in zip(
                 operating_system_config_names(view.shoot, pool),

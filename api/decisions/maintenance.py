@@ -17,7 +17,7 @@ from api.contracts.rotation import Kind
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, MachineImage, MachineImageVersion
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.rotation import RotationFacts, active, status_of, steps_of
-from api.decisions.versions import Version, find, image_fits, is_version, stage
+from api.decisions.versions import Version, capabilities_of, find, image_fits, is_version, stage
 from api.durations import parse_duration
 from api.validation.rotation import rotation_faults
 from api.validation.shoot import GONE, field_path
@@ -159,7 +159,7 @@ class _Planner:
             return current
         automatic = "Automatic update of the machine image version is configured"
         reason = f"Machine image version {forced} - force update required" if forced else automatic
-        fitting = [each for each in versions if _fits(each, pool, current, kubelet)]
+        fitting = [each for each in versions if _fits(each, pool, current, kubelet, self._profile)]
         choose = partial(_image_target, image, fitting, current, bool(forced), self._now)
         return self._noted(MACHINE_IMAGE, where, f"machine image {name!r}", current, reason, choose)
 
@@ -283,9 +283,11 @@ def _minor(version: Version) -> tuple[int, int]:
     return version.major, version.minor
 
 
-def _fits(version: MachineImageVersion, pool: Worker, current: str, kubelet: str) -> bool:
+def _fits(version: MachineImageVersion, pool: Worker, current: str, kubelet: str, profile: CloudProfile) -> bool:
     cri = pool.cri.name if pool.cri else "containerd"
-    if not image_fits(version, architecture=pool.machine.architecture or "amd64", cri=cri, kubelet=kubelet):
+    architecture = pool.machine.architecture or "amd64"
+    capabilities = capabilities_of(profile, pool.machine.type, architecture)
+    if not image_fits(version, architecture=architecture, cri=cri, kubelet=kubelet, capabilities=capabilities):
         return False
     wanted = {each.type for each in (pool.cri and pool.cri.container_runtimes) or ()}
     offered = next((each.container_runtimes or [] for each in version.cri if each.name == cri), [])

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import total_ordering
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from api.core.v1beta1.cloud_profile import Classification, CloudProfile, ExpirableVersion, MachineImageVersion
+from api.core.v1beta1.cloud_profile import (
+    Classification,
+    CloudProfile,
+    ExpirableVersion,
+    MachineImageVersion,
+    MachineType,
+)
 
 V = TypeVar("V", bound=ExpirableVersion)
+
+Capabilities = Mapping[str, frozenset[str]]
+"""Values of each capability that a machine offers."""
+ARCHITECTURE = "architecture"
+"""The capability that each profile with capabilities defines."""
 
 _FULL = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
 _PARTIAL = re.compile(r"^(\d+)?(?:\.(\d+))?$")
@@ -71,6 +82,12 @@ def satisfies(version: str, constraint: str | None) -> bool:
     return True
 
 
+def is_constraint(text: str | None) -> bool:
+    """Whether a constraint can be read; no constraint can."""
+    parts = re.split(r"\s*,\s*|\s+(?=[<>=!~^])", (text or "").strip())
+    return all(not part or _CONSTRAINT.match(part) for part in parts)
+
+
 def _meets(version: Version, operator: str, parts: tuple[str | None, ...]) -> bool:
     given = [int(part) for part in parts if part is not None]
     numbers = (version.major, version.minor, version.patch)
@@ -113,6 +130,28 @@ def expiration(version: ExpirableVersion) -> datetime | None:
     return _time(version.expiration_date) if version.expiration_date else None
 
 
+def current_stages(profile: CloudProfile, now: datetime) -> dict[str, Any]:
+    """``CloudProfile.status``: the present stage of each version of Kubernetes and of each machine image."""
+
+    def stages(versions: Iterable[ExpirableVersion]) -> list[dict[str, str]]:
+        return [{"version": each.version, "classification": stage(each, now)} for each in versions]
+
+    return {
+        "kubernetes": {"versions": stages(profile.spec.kubernetes.versions)},
+        "machineImages": [
+            {"name": each.name, "versions": stages(each.versions)} for each in profile.spec.machine_images
+        ],
+    }
+
+
+def next_stage(profile: CloudProfile, now: datetime) -> datetime | None:
+    """Time of the next change of a version's stage; None if all versions stay as they are."""
+    versions = [*profile.spec.kubernetes.versions, *(v for i in profile.spec.machine_images for v in i.versions)]
+    starts = [each.start_time for version in versions for each in version.lifecycle or () if each.start_time]
+    starts += [each.expiration_date for each in versions if each.expiration_date]
+    return min((time for time in map(_time, starts) if time > now), default=None)
+
+
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
@@ -148,11 +187,13 @@ def complete_image(
     cri: str,
     kubelet: str,
     now: datetime,
+    machine_type: str = "",
 ) -> tuple[str, str] | None:
     """Name and version of the latest machine image that fits; None if there is none.
 
     Without a name the profile's first image with a fitting version is taken. A full version stands as it is.
     """
+    capabilities = capabilities_of(profile, machine_type, architecture)
     for image in profile.spec.machine_images:
         if name and image.name != name:
             continue
@@ -163,7 +204,7 @@ def complete_image(
             for each in image.versions
             if stage(each, now) in ("supported", "deprecated")
             and _starts_with(each.version, version or "")
-            and image_fits(each, architecture=architecture, cri=cri, kubelet=kubelet)
+            and image_fits(each, architecture=architecture, cri=cri, kubelet=kubelet, capabilities=capabilities)
         ]
         if fitting:
             return image.name, max(fitting, key=Version)
@@ -174,10 +215,45 @@ def _starts_with(version: str, prefix: str) -> bool:
     return not prefix or version == prefix or version.startswith(f"{prefix}.")
 
 
-def image_fits(image: MachineImageVersion, *, architecture: str, cri: str, kubelet: str) -> bool:
-    """Whether machines of this architecture, runtime and kubelet version can use an image."""
+def capabilities_of(profile: CloudProfile, machine_type: str, pool_architecture: str) -> Capabilities:
+    """Values of each capability that a machine of a type offers; empty if the profile defines no capabilities.
+
+    A type that does not name a capability offers all its values.
+    """
+    kind = next((each for each in profile.spec.machine_types if each.name == machine_type), None)
+    given = (kind.capabilities if kind else None) or {}
+    defined = {each.name: frozenset(each.values) for each in profile.spec.machine_capabilities or ()}
+    offered = {name: frozenset(given.get(name) or values) for name, values in defined.items()}
+    return offered | {ARCHITECTURE: frozenset({pool_architecture})} if defined else {}
+
+
+def architecture_of(profile: CloudProfile, kind: MachineType) -> str:
+    """Architecture of a machine type: its capability if the profile defines capabilities, its field otherwise."""
+    for each in profile.spec.machine_capabilities or ():
+        if each.name == ARCHITECTURE:
+            return ((kind.capabilities or {}).get(ARCHITECTURE) or each.values or [kind.architecture])[0]
+    return kind.architecture
+
+
+def image_fits(
+    image: MachineImageVersion, *, architecture: str, cri: str, kubelet: str, capabilities: Capabilities | None = None
+) -> bool:
+    """Whether machines of this architecture, runtime and kubelet version can use an image.
+
+    ``capabilities``: what the machines offer, see ``capabilities_of``. One flavor of the image must have a common value
+    with them for each capability; the flavors say the architecture then.
+    """
+    fits_machine = _has_flavor(image, capabilities) if capabilities else architecture in image.architectures
     return (
-        architecture in image.architectures
+        fits_machine
         and any(each.name == cri for each in image.cri)
         and (not is_version(kubelet) or satisfies(kubelet, image.kubelet_version_constraint))
+    )
+
+
+def _has_flavor(image: MachineImageVersion, offered: Capabilities) -> bool:
+    """Whether a flavor of the image runs on machines with these capabilities. An image without flavors has all."""
+    return not image.capability_flavors or any(
+        all(values & frozenset((flavor.capabilities or {}).get(name) or values) for name, values in offered.items())
+        for flavor in image.capability_flavors
     )

@@ -45,7 +45,7 @@ from api.core.v1beta1.shoot import (
     WorkersSettings,
 )
 from api.decisions.rotation import RotationFacts, normalized
-from api.decisions.versions import complete, complete_image, is_version
+from api.decisions.versions import architecture_of, complete, complete_image, is_version
 from api.labels import is_true
 from api.meta import CrossVersionObjectReference, Toleration
 
@@ -86,6 +86,8 @@ def _default_spec(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None
     spec = shoot.spec
     if spec.cloud_profile is None and spec.cloud_profile_name:
         spec.cloud_profile = CloudProfileReference(kind="CloudProfile", name=spec.cloud_profile_name)
+    if spec.cloud_profile and spec.cloud_profile.kind != "CloudProfile":
+        spec.cloud_profile_name = None  # clients would take it for the name of a CloudProfile
     if old is None:
         _default_once(shoot, around)
     else:
@@ -368,9 +370,10 @@ def _default_worker_settings(shoot: Shoot) -> None:
 
 def _default_pool(pool: Worker, shoot: Shoot, around: Surroundings) -> None:
     profile = around.profile
-    kind = profile and next((each for each in profile.spec.machine_types if each.name == pool.machine.type), None)
     if pool.machine.architecture is None:
-        pool.machine.architecture = "arm64" if kind and kind.architecture == "arm64" else "amd64"
+        types = profile.spec.machine_types if profile else []
+        found = [architecture_of(profile, each) for each in types if profile and each.name == pool.machine.type]
+        pool.machine.architecture = "arm64" if found == ["arm64"] else "amd64"
     if pool.update_strategy != "ManualInPlaceUpdate":
         in_place = pool.update_strategy == "AutoInPlaceUpdate"
         if pool.max_surge is None:
@@ -399,6 +402,7 @@ def _default_pool_versions(pool: Worker, shoot: Shoot, around: Surroundings) -> 
             cri=pool.cri.name if pool.cri else "containerd",
             kubelet=version or shoot.spec.kubernetes.version,
             now=around.now,
+            machine_type=pool.machine.type,
         )
         if found:
             image.name, image.version = found

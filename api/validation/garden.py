@@ -18,6 +18,7 @@ from api.decisions.versions import Version, is_version, stage
 from api.labels import overlapping
 from api.meta import LabelSelector
 from api.names import overlap
+from api.validation.cloud_profile import check_lifecycle, check_parts, used_and_gone
 from api.validation.field import Faults, Path
 from api.validation.offered import check_offered
 from api.validation.shoot import check_cidr
@@ -73,6 +74,7 @@ def check_cloud_profile(profile: CloudProfile, now: datetime, old: CloudProfile 
         faults.required(SPEC / "machineCapabilities", "must define architecture")
     faults.duplicates(SPEC / "machineCapabilities", capabilities, "name")
     check_offered(profile, old, faults)
+    check_parts(spec, faults)
     return faults
 
 
@@ -90,6 +92,7 @@ def _check_versions(versions: Sequence[ExpirableVersion], path: Path, now: datet
         known = [start for start in starts if start is not None]
         if known != sorted(known, key=datetime.fromisoformat):
             faults.invalid(here / "lifecycle", known, "stages must be in the order of their times")
+        check_lifecycle(each, here, faults)
 
 
 def _check_one_supported_per_minor(versions: Sequence[ExpirableVersion], faults: Faults) -> None:
@@ -112,33 +115,16 @@ def check_cloud_profile_change(
     before, after = (each.spec.limits.max_nodes_total if each.spec.limits else None for each in (old, profile))
     if before is not None and after is not None and after < before:
         faults.invalid(SPEC / "limits" / "maxNodesTotal", after, f"must not decrease from {before}")
-    versions = _gone(old.spec.kubernetes.versions, profile.spec.kubernetes.versions, "version")
-    types = _gone(old.spec.machine_types, profile.spec.machine_types, "name")
-    images = {(i.name, v.version) for i in old.spec.machine_images for v in i.versions}
-    images -= {(i.name, v.version) for i in profile.spec.machine_images for v in i.versions}
     for shoot in shoots:
         owner = f"{shoot.metadata.namespace}/{shoot.metadata.name}"
-        if shoot.spec.kubernetes.version in versions:
-            detail = f"{shoot.spec.kubernetes.version} is used by Shoot {owner} and cannot be removed"
-            faults.forbidden(SPEC / "kubernetes" / "versions", detail)
-        for pool in shoot.spec.provider.workers or []:
-            if pool.machine.type in types:
-                detail = f"{pool.machine.type} is used by Shoot {owner} and cannot be removed"
-                faults.forbidden(SPEC / "machineTypes", detail)
-            image = pool.machine.image
-            if image and (image.name, image.version) in images:
-                detail = f"{image.name} {image.version} is used by Shoot {owner} and cannot be removed"
-                faults.forbidden(SPEC / "machineImages", detail)
+        for path, what in used_and_gone(shoot, old, profile):
+            faults.forbidden(path, f"{what} is used by Shoot {owner} and cannot be removed")
     known = {each.version: each for each in old.spec.kubernetes.versions}
     for index, each in enumerate(profile.spec.kubernetes.versions):
         earlier = known.get(each.version)
         if earlier and stage(each, now) == "unavailable" != stage(earlier, now):
             faults.forbidden(SPEC / "kubernetes" / "versions" @ index, "cannot become unavailable again")
     return faults
-
-
-def _gone(old: Iterable[object], new: Iterable[object], key: str) -> set[str]:
-    return {getattr(each, key) for each in old} - {getattr(each, key) for each in new}
 
 
 # Seed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from api.constants import TAINT_CRITICAL_COMPONENTS_NOT_READY
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.versions import Version, is_version, minors_between
+from api.validation.certificates import check_ca_bundle
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubelet
 
@@ -19,6 +20,8 @@ def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
     before = {pool.name: pool for pool in (old.spec.provider.workers if old else None) or []}
     for index, pool in enumerate(pools):
         _check_pool(pool, WORKERS @ index, faults)
+        if pool.name not in before or before[pool.name].ca_bundle != pool.ca_bundle:
+            check_ca_bundle(pool.ca_bundle, WORKERS @ index / "caBundle", faults)
         ran = kubelet_version(before[pool.name], old) if old and pool.name in before else None
         _check_version(pool, ran, shoot.spec.kubernetes.version, WORKERS @ index, faults)
         if pool.kubernetes and pool.kubernetes.kubelet:

@@ -15,11 +15,12 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
-from api.decisions.versions import Version, find, image_fits, is_version, stage
+from api.decisions.versions import Version, architecture_of, capabilities_of, find, image_fits, is_version, stage
 from api.defaulting.shoot import workerless
 from api.names import overlap, same_or_below
 from api.quantities import parse_quantity
 from api.resources import Resource
+from api.validation.cloud_profile import used_and_gone
 from api.validation.field import Faults, Path
 from api.validation.pools import WORKERS, kubelet_version
 
@@ -34,6 +35,17 @@ class Reference:
     resource: Resource
     namespace: str | None
     name: str
+
+
+@dataclass(frozen=True)
+class ProfileChange:
+    """A Shoot that goes from one cloud profile to another one."""
+
+    profile: CloudProfile | None
+    """The profile before the change; None if it does not exist any more."""
+    root_before: str | None
+    """CloudProfile at the root of the profile before the change."""
+    root_after: str | None
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class World:
     """Default domains of Seeds; those that are not above the Shoot's domain may be missing."""
     other_domains: Mapping[str, str] = field(default_factory=dict)
     """Domains of other Shoots, by ``namespace/name``; those that do not overlap the Shoot's domain may be missing."""
+    left: ProfileChange | None = None
+    """The cloud profile that the Shoot leaves; None if it keeps its profile."""
     seed_domains: frozenset[str] = frozenset()
     """Domains below which Seeds have names; those that do not overlap the Shoot's domain may be missing."""
 
@@ -121,6 +135,11 @@ def check_references(shoot: Shoot, old: Shoot | None, world: World) -> Faults:
         if reference is not None:
             faults.not_found(SPEC / "cloudProfile" / "name", reference.name, f"there is no such {reference.kind}")
     else:
+        if world.profile.metadata.deletion_timestamp and (old is None or world.left is not None):
+            faults.forbidden(
+                SPEC / "cloudProfile", f"{world.profile.metadata.name} is being deleted: choose another one"
+            )
+        _check_profile_change(shoot, world.profile, world.left, faults)
         _check_profile(shoot, old, world.profile, world.now, faults)
     _check_binding(shoot, old, world.binding_provider, faults)
     _check_seed(shoot, old, world, faults)
@@ -168,6 +187,18 @@ def _wire_binding(name: str) -> str:
 
 
 # The cloud profile
+
+
+def _check_profile_change(shoot: Shoot, new: CloudProfile, left: ProfileChange | None, faults: Faults) -> None:
+    """Faults of a change to a profile of another root, or to one that lacks what the Shoot uses."""
+    if left is None:
+        return
+    path, name = SPEC / "cloudProfile", new.metadata.name
+    if left.root_before != left.root_after:
+        faults.forbidden(path, f"must stay {left.root_before}, or a NamespacedCloudProfile that extends it")
+    elif left.profile is not None:
+        for _, what in used_and_gone(shoot, left.profile, new):
+            faults.forbidden(path, f"{name} does not offer {what}, which the Shoot uses")
 
 
 def _check_profile(shoot: Shoot, old: Shoot | None, profile: CloudProfile, now: datetime, faults: Faults) -> None:
@@ -237,8 +268,9 @@ def _check_pool(
     if changed and (kind is None or not kind.usable):
         usable = [each.name for each in profile.spec.machine_types if each.usable]
         faults.unsupported(path / "machine" / "type", pool.machine.type, usable)
-    if kind is not None and pool.machine.architecture not in (None, kind.architecture):
-        faults.unsupported(path / "machine" / "architecture", pool.machine.architecture, [kind.architecture])
+    if kind is not None and pool.machine.architecture not in (None, architecture_of(profile, kind)):
+        supported = [architecture_of(profile, kind)]
+        faults.unsupported(path / "machine" / "architecture", pool.machine.architecture, supported)
     _check_zones(pool, old, region, path, faults)
     _check_volumes(pool, old, kind, profile, path, faults)
     version = pool.kubernetes.version if pool.kubernetes else None
@@ -313,7 +345,8 @@ def _check_image(
     if found is None:
         return
     architecture, cri = pool.machine.architecture or "amd64", pool.cri.name if pool.cri else "containerd"
-    if not image_fits(found, architecture=architecture, cri=cri, kubelet=kubelet):
+    capabilities = capabilities_of(profile, pool.machine.type, architecture)
+    if not image_fits(found, architecture=architecture, cri=cri, kubelet=kubelet, capabilities=capabilities):
         detail = f"does not support architecture {architecture}, runtime {cri} and kubelet {kubelet} together"
         faults.invalid(path / "version", image.version, detail)
     before = old.machine.image if old else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from api import resources
 from api.decisions.credentials import BINDINGS
+from api.decisions.profiles import parent_of, profile_reference
 from api.names import domains_above, plain
 from api.resources import Resource
 from api.validation.garden import domains_of_seed
@@ -61,6 +62,11 @@ def _homes(shoot: Object) -> Iterable[str]:
 
 def _references(shoot: Object) -> Iterable[str]:
     return {place(each.namespace, each.name, each.resource) for each in references_in(shoot)}
+
+
+def _profile(shoot: Object) -> Iterable[str]:
+    found = profile_reference(shoot)
+    return (place(found.namespace, found.name, found.resource),) if found else ()
 
 
 def _domain(shoot: Object) -> Iterable[str]:
@@ -115,7 +121,9 @@ SHOOTS_BY_SEED = Index(resources.SHOOT, "seed", _homes)
 """By the seed of the control plane, and by the destination of a move."""
 SHOOTS_BY_REFERENCE = Index(resources.SHOOT, "reference", _references)
 """By the ``place`` of each binding, Secret, ConfigMap and WorkloadIdentity that the spec names."""
-SHOOTS_BY_PROFILE = Index(resources.SHOOT, "cloud profile", _of_spec("cloudProfile", "name"))
+SHOOTS_BY_PROFILE = Index(resources.SHOOT, "cloud profile", _profile)
+"""By the ``place`` of the CloudProfile or NamespacedCloudProfile that the spec names."""
+PROFILES_BY_PARENT = Index(resources.NAMESPACED_CLOUD_PROFILE, "parent", lambda profile: (parent_of(profile),))
 SHOOTS_BY_DOMAIN = Index(resources.SHOOT, "domain", _domain)
 SHOOTS_BELOW_DOMAIN = Index(resources.SHOOT, "domains at or above", _at_or_above)
 """By the Shoot's domain and each domain above it."""
@@ -134,5 +142,5 @@ INDEXES = (
     *(SHOOTS_BY_UID, SHOOTS_BY_SEED, SHOOTS_BY_REFERENCE, SHOOTS_BY_PROFILE, SHOOTS_BY_DOMAIN, SHOOTS_BELOW_DOMAIN),
     *(SEEDS_BY_DOMAIN, SEEDS_BELOW_DOMAIN, SEEDS_BY_DEFAULT_DOMAIN, PROJECTS_BY_NAMESPACE),
     *BINDINGS_BY_SECRET.values(),
-    *(BUCKETS_BY_SECRET, ENTRIES_BY_BUCKET, ENTRIES_BY_SEED, REGISTRATIONS_BY_KIND),
+    *(BUCKETS_BY_SECRET, ENTRIES_BY_BUCKET, ENTRIES_BY_SEED, REGISTRATIONS_BY_KIND, PROFILES_BY_PARENT),
 )

@@ -26,6 +26,7 @@ from api.constants import (
 )
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.secret_binding import SecretBinding
 from api.core.v1beta1.seed import Seed
@@ -34,6 +35,7 @@ from api.decisions import alerting
 from api.decisions.credentials import BINDINGS, Binding
 from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
+from api.decisions.profiles import parent_of, profile_of, profile_reference, root_of
 from api.defaulting.bastion import default_bastion
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
@@ -56,6 +58,12 @@ from api.validation.garden import (
     domains_of_seed,
     seed_domains,
 )
+from api.validation.namespaced_profile import (
+    check_children,
+    check_namespaced_profile,
+    check_namespaced_profile_change,
+    verbs_needed,
+)
 from api.validation.operations import (
     check_deletion_confirmed,
     check_dual_approval,
@@ -65,12 +73,13 @@ from api.validation.operations import (
     check_repairs,
     new_repairs,
 )
-from api.validation.references import World, check_references, needed_extensions, references
+from api.validation.references import ProfileChange, World, check_references, needed_extensions, references
 from api.validation.shoot import check_shoot
 from api.validation.warnings import warnings
 from workers.admission.indexes import (
     ENTRIES_BY_BUCKET,
     ENTRIES_BY_SEED,
+    PROFILES_BY_PARENT,
     PROJECTS_BY_NAMESPACE,
     REGISTRATIONS_BY_KIND,
     SEEDS_BELOW_DOMAIN,
@@ -147,7 +156,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
     await _check_seed_choice(review, shoot, old, garden)
     await require_for_shoot(review, garden, shoot, old)
-    world = await _world(shoot, project, garden)
+    world = await _world(shoot, old, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     mails = not alerting.receivers(shoot.to_wire()) or bool(
         alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
@@ -244,7 +253,7 @@ async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, gard
     refuse_forbidden(review, check_while_moving(shoot, old, backups_at))
 
 
-async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World:
+async def _world(shoot: Shoot, old: Shoot | None, project: Project | None, garden: Garden) -> World:
     missing = [each for each in references(shoot) if not await garden.find(each.resource, each.name, each.namespace)]
     seed_name = shoot.spec.seed_name
     domain = (shoot.spec.dns.domain if shoot.spec.dns else None) or ""
@@ -273,6 +282,7 @@ async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World
             for seed in await _overlapping(domain, SEEDS_BY_DOMAIN, SEEDS_BELOW_DOMAIN, garden)
             for each in domains_of_seed(seed)
         ),
+        left=await _left_profile(shoot, old, garden),
     )
 
 
@@ -336,12 +346,17 @@ async def _quotas_of(shoot: Shoot, garden: Garden) -> list[Object]:
 
 
 async def _profile(shoot: Shoot, garden: Garden) -> CloudProfile | None:
-    reference = shoot.spec.cloud_profile
-    name = reference.name if reference else shoot.spec.cloud_profile_name
-    if name is None or (reference is not None and reference.kind != "CloudProfile"):
-        return None
-    found = await garden.find(resources.CLOUD_PROFILE, name)
+    found = await profile_of(shoot.to_wire(), garden.find)
     return CloudProfile.of(found) if found else None
+
+
+async def _left_profile(shoot: Shoot, old: Shoot | None, garden: Garden) -> ProfileChange | None:
+    before, after = (profile_reference(each.to_wire()) if each else None for each in (old, shoot))
+    if old is None or before is None or before == after:
+        return None
+    return ProfileChange(
+        await _profile(old, garden), await root_of(before, garden.find), await root_of(after, garden.find)
+    )
 
 
 async def _seed(name: str | None, garden: Garden) -> Seed | None:
@@ -366,9 +381,44 @@ async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
         return []
     refuse_invalid(review, check_cloud_profile(profile, now, old))
     if old is not None:
-        shoots = await garden.by_index(SHOOTS_BY_PROFILE, review.name)
-        faults = check_cloud_profile_change(profile, old, [Shoot.of(each) for each in shoots], now)
-        refuse_forbidden(review, faults)
+        shoots = await _shoots_with(resources.CLOUD_PROFILE, None, review.name, garden)
+        refuse_forbidden(review, check_cloud_profile_change(profile, old, shoots, now))
+        kind = resources.NAMESPACED_CLOUD_PROFILE
+        children = [
+            (each, await _shoots_with(kind, each["metadata"]["namespace"], each["metadata"]["name"], garden))
+            for each in await garden.by_index(PROFILES_BY_PARENT, review.name)
+        ]
+        refuse_forbidden(review, check_children(profile, old, children, now))
+    return []
+
+
+async def _shoots_with(kind: Resource, namespace: str | None, name: str, garden: Garden) -> list[Shoot]:
+    """Shoots that use a CloudProfile or NamespacedCloudProfile."""
+    return [Shoot.of(each) for each in await garden.by_index(SHOOTS_BY_PROFILE, place(namespace, name, kind))]
+
+
+async def validate_namespaced_cloud_profile(review: Review, garden: Garden) -> list[str]:
+    """Refuse what a project may not add to the parent, and changes that take something from a Shoot that uses it."""
+    if review.operation == "DELETE":
+        return []  # a finalizer keeps the profile while Shoots use it
+    profile, old = review.models(NamespacedCloudProfile)
+    if not review.spec_changed or review.deleting or review.object is None:
+        return []
+    now, name = datetime.now(UTC), parent_of(review.object)
+    parent = await garden.find(resources.CLOUD_PROFILE, name)
+    if parent is None:
+        raise Refusal.forbidden(review, f'spec.parent.name: Not found: "{name}": there is no such CloudProfile')
+    for path, verb in verbs_needed(review.object, review.old, parent):
+        if not await garden.allowed(
+            review.user, verb, resources.NAMESPACED_CLOUD_PROFILE, review.namespace, review.name
+        ):
+            raise Refusal.forbidden(
+                review, f"{path}: user {review.user.name} may not {verb} namespacedcloudprofiles: ask an operator"
+            )
+    refuse_invalid(review, check_namespaced_profile(profile, old, CloudProfile.of(parent), now))
+    if review.old is not None:
+        shoots = await _shoots_with(resources.NAMESPACED_CLOUD_PROFILE, review.namespace, review.name, garden)
+        refuse_forbidden(review, check_namespaced_profile_change(review.object, review.old, parent, shoots, now))
     return []
 
 
@@ -591,6 +641,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.PROJECT: validate_project,
     resources.SEED: validate_seed,
     resources.CLOUD_PROFILE: validate_cloud_profile,
+    resources.NAMESPACED_CLOUD_PROFILE: validate_namespaced_cloud_profile,
     resources.SECRET_BINDING: validate_binding,
     resources.SHOOT_STATE: validate_shoot_state,
     resources.CORE_BACKUP_BUCKET: validate_backup_bucket,

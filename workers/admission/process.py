@@ -36,6 +36,7 @@ _CACHED = (
     resources.SEED,
     resources.PROJECT,
     resources.CLOUD_PROFILE,
+    resources.NAMESPACED_CLOUD_PROFILE,
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,

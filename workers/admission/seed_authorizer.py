@@ -41,6 +41,7 @@ from workers.admission.indexes import (
     BINDINGS_BY_SECRET,
     BUCKETS_BY_SECRET,
     ENTRIES_BY_BUCKET,
+    SHOOTS_BY_PROFILE,
     SHOOTS_BY_REFERENCE,
     SHOOTS_BY_UID,
     Index,
@@ -395,6 +396,12 @@ async def _needed_by_shoot(request: Request, garden: Lookup) -> bool:
     return any(request.seed in homes(each) for each in await garden.by_index(SHOOTS_BY_REFERENCE, where))
 
 
+async def _profile_of_shoot(request: Request, garden: Lookup) -> bool:
+    """Whether a Shoot that is at home in this seed uses the NamespacedCloudProfile."""
+    where = place(request.namespace, request.name, request.resource)
+    return any(request.seed in homes(each) for each in await garden.by_index(SHOOTS_BY_PROFILE, where))
+
+
 async def _credentials(request: Request, garden: Lookup) -> bool:
     """Whether a binding of a Shoot that is at home in this seed refers to the Secret, in any namespace."""
     for kind in BINDINGS.values():
@@ -484,6 +491,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.SHOOT: (_READABLE, Right(("patch",), _shoot_here, _OBJECT_AND_STATUS)),
     resources.SEED: (_READABLE, Right(("create", "patch"), _own_seed, _OBJECT_AND_STATUS)),
     resources.CLOUD_PROFILE: (_READABLE,),
+    resources.NAMESPACED_CLOUD_PROFILE: (Right(("get",), _profile_of_shoot),),
     resources.CONTROLLER_REGISTRATION: (_READABLE,),
     resources.CONTROLLER_INSTALLATION: (_READABLE,),
     resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket)),

@@ -18,6 +18,7 @@ from api.access import bootstrap_secret
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.profiles import profile_of, profile_reference
 from api.decisions.scheduling import NoSeed, choose_seed
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
@@ -138,8 +139,10 @@ class Evacuation:
 
     async def _choose(self, shoot: dict[str, Any]) -> str:
         wanted = Shoot.of(shoot)
-        profile_name = wanted.spec.cloud_profile.name if wanted.spec.cloud_profile else ""
-        profile = CloudProfile.of(await self._garden.get(resources.CLOUD_PROFILE, profile_name))
+        found = await profile_of(shoot, self._garden.find)
+        if found is None:
+            raise NoSeed(f"{profile_reference(shoot) or 'the cloud profile'} does not exist")
+        profile = CloudProfile.of(found)
         seeds = [Seed.of(each) for each in await self._garden.list(resources.SEED)]
         others = [each for each in seeds if each.metadata.name != self._name]
         return choose_seed(wanted, profile, others, self._placed)

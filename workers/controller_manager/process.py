@@ -16,6 +16,7 @@ from workers.controller_manager.bastions import BastionConfig, run_bastion_contr
 from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.controller_manager.lifetime import run_lifetime_controller
 from workers.controller_manager.metrics import GardenCollector
+from workers.controller_manager.profiles import run_profile_controllers
 from workers.controller_manager.project import run_project_controller
 from workers.controller_manager.references import run_reference_controllers
 from workers.controller_manager.seed_certificates import run_seed_certificate_controller
@@ -113,6 +114,7 @@ async def run(config_path: str) -> None:
                 KeptBackupsWatcher(garden, caches, temporal).run(),
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
+                run_profile_controllers(garden, caches),
                 run_lifetime_controller(garden, caches),
                 run_bastion_controller(garden, caches, config.bastions),
                 run_seed_certificate_controller(garden, caches),

@@ -1,4 +1,6 @@
-"""Protects objects that Shoots use: bindings, their credentials and CloudProfiles stay until no Shoot uses them.
+"""Protects objects that Shoots use: bindings, their credentials and cloud profiles stay until no Shoot uses them.
+
+A CloudProfile also stays while a NamespacedCloudProfile extends it.
 
 A deletion is accepted, and a finalizer delays it. Source: spec/api-core.md 10.1, 12.
 """
@@ -16,6 +18,7 @@ from api.constants import (
     PROVIDER_PREFIX,
 )
 from api.decisions.credentials import BINDINGS
+from api.decisions.profiles import parent_of, profile_reference
 from api.resources import Resource
 from kube.cache import Caches, Key, Values, key_of
 from kube.client import KubeClient, Object, WatchEvent
@@ -26,7 +29,10 @@ from kube.finalizers import ensure_finalizer, remove_finalizer
 log = logging.getLogger(__name__)
 
 
-_KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
+_PROFILES = (resources.CLOUD_PROFILE, resources.NAMESPACED_CLOUD_PROFILE)
+_KINDS = (*BINDINGS, *_PROFILES)
+_CHILDREN = "cloudprofile that they hold"
+"""Index of NamespacedCloudProfiles by the CloudProfile that they extend."""
 
 
 async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
@@ -34,6 +40,8 @@ async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
     await asyncio.gather(*(caches.of(kind).synced() for kind in (*_KINDS, resources.SHOOT)))
     for kind in _KINDS:
         caches.of(resources.SHOOT).index(_index_of(kind), _NAMED[kind])
+    children = caches.of(resources.NAMESPACED_CLOUD_PROFILE)
+    children.index(_CHILDREN, _parent_names)
     reconciler = _ReferenceReconciler(client, caches)
     controllers = []
     for kind in _KINDS:
@@ -42,6 +50,8 @@ async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
         # When a Shoot is gone, the objects that it named may be deleted.
         named = partial(_keys_named_by, kind)
         controller.watch(caches.of(resources.SHOOT), keys=named, when=lambda event: event.type == "DELETED")
+        if kind == resources.CLOUD_PROFILE:
+            controller.watch(children, keys=_parent, when=lambda event: event.type == "DELETED")
         controllers.append(controller.run())
     await asyncio.gather(*controllers)
 
@@ -50,20 +60,21 @@ def _keys_named_by(kind: Resource, event: WatchEvent) -> Iterable[Key]:
     return _named_by(kind, event.object)
 
 
+def _parent(event: WatchEvent) -> Iterable[Key]:
+    return (Key(None, parent_of(event.object)),)
+
+
+def _parent_names(profile: Object) -> Iterable[str]:
+    return (parent_of(profile),)
+
+
 def _named_by(kind: Resource, shoot: Object) -> Sequence[Key]:
     """The object of a kind that a Shoot uses; empty if it uses none."""
-    name = _name_in(kind, shoot)
+    if kind in _PROFILES:
+        found = profile_reference(shoot)
+        return [Key(found.namespace, found.name)] if found is not None and found.resource == kind else []
+    name = shoot["spec"].get(BINDINGS[kind].shoot_field)
     return [Key(shoot["metadata"]["namespace"] if kind.namespaced else None, name)] if name else []
-
-
-def _name_in(kind: Resource, shoot: Object) -> str | None:
-    """Name of the object of a kind that a Shoot uses."""
-    spec = shoot["spec"]
-    if kind == resources.CLOUD_PROFILE:
-        name = (spec.get("cloudProfile") or {}).get("name") or spec.get("cloudProfileName")
-    else:
-        name = spec.get(BINDINGS[kind].shoot_field)
-    return str(name) if name else None
 
 
 def _index_of(kind: Resource) -> str:
@@ -97,6 +108,10 @@ class _ReferenceReconciler:
             await self._set_finalizer(kind, obj, FINALIZER, wanted=False)
 
     def _used(self, kind: Resource, key: Key) -> bool:
+        if kind == resources.CLOUD_PROFILE and self._caches.of(resources.NAMESPACED_CLOUD_PROFILE).by_index(
+            _CHILDREN, key.name
+        ):
+            return True
         return bool(self._caches.of(resources.SHOOT).by_index(_index_of(kind), str(key)))
 
     async def _keep_credentials(self, kind: Resource, binding: Object) -> None:

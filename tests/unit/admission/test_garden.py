@@ -24,6 +24,7 @@ KINDS = {
         resources.SHOOT,
         resources.SEED,
         resources.PROJECT,
+        resources.NAMESPACED_CLOUD_PROFILE,
         resources.SECRET,
         resources.CREDENTIALS_BINDING,
         resources.CORE_BACKUP_BUCKET,

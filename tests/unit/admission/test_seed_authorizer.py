@@ -65,6 +65,10 @@ def _object(kind: str, name: str, namespace: str = "") -> dict[str, Any]:
     return {"kind": kind, "metadata": metadata}
 
 
+def named(profile: str) -> dict[str, str]:
+    return {"kind": "NamespacedCloudProfile", "name": profile}
+
+
 RESOURCES = [
     {"name": "a", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "named"}},
     {"name": "b", "resourceRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "named"}},
@@ -72,11 +76,13 @@ RESOURCES = [
 SEEDS = ("seed-1", "seed-2", "seed-3")
 GARDEN = [
     PROJECT,
+    _object("NamespacedCloudProfile", "of-demo", "garden-local") | {"spec": {"parent": {"name": "local"}}},
+    _object("NamespacedCloudProfile", "of-other", "garden-local") | {"spec": {"parent": {"name": "local"}}},
     credentials("dns", *SEEDS),
     credentials("ingress", *SEEDS),
     *(credentials(f"backup-{name}", name) for name in SEEDS),
-    shoot("demo", "seed-1", "seed-1", resources=RESOURCES),
-    shoot("other", "seed-2", "seed-2"),
+    shoot("demo", "seed-1", "seed-1", resources=RESOURCES, cloudProfile=named("of-demo")),
+    shoot("other", "seed-2", "seed-2", cloudProfile=named("of-other")),
     shoot("mover", "seed-2", "seed-1"),
     *(seed(name) for name in SEEDS),
     *(binding(name) for name in ("demo", "other", "mover")),
@@ -175,6 +181,7 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"list shoots.{CORE}",
         f"watch seeds.{CORE}",
         f"get cloudprofiles.{CORE} /local",
+        f"get namespacedcloudprofiles.{CORE} garden-local/of-demo",
         f"patch shoots.{CORE} garden-local/demo",
         f"patch shoots.{CORE}/status garden-local/demo",
         f"patch shoots.{CORE}/status garden-local/mover",
@@ -233,6 +240,11 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         f"get credentialsbindings.{SECURITY} garden-local/of-other",
         f"patch bastions.{OPERATIONS}/status garden-local/theirs",
         f"patch cloudprofiles.{CORE} /local",
+        f"get namespacedcloudprofiles.{CORE} garden-local/of-other",
+        f"get namespacedcloudprofiles.{CORE} elsewhere/of-demo",
+        f"list namespacedcloudprofiles.{CORE} garden-local/",
+        f"patch namespacedcloudprofiles.{CORE} garden-local/of-demo",
+        f"patch namespacedcloudprofiles.{CORE}/status garden-local/of-demo",
         f"patch controllerregistrations.{CORE} /provider-local",
         f"get projects.{CORE} /local",
         "get secrets team/cloud-other",

@@ -68,7 +68,9 @@ async def clusters(seed: ApiServer, shoot: ApiServer) -> AsyncIterator[Any]:
     async with seed.client() as seed_client, shoot.client() as shoot_client:
         caches = Caches(seed_client)
         seed_spec = {"spec": {"dns": {"internal": {"domain": "internal.default.garden.test"}}}}
-        view = ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": SHOOT, "seed": seed_spec}})
+        view = ClusterView(
+            {"metadata": {"name": NAMESPACE}, "spec": {"shoot": SHOOT, "seed": seed_spec, "cloudProfile": {"spec": {}}}}
+        )
 
         async def cluster(_: str) -> ClusterView:
             return view
@@ -127,6 +129,35 @@ async def test_each_pool_gets_user_data_and_a_configuration(
     assert files["/var/lib/kubelet/ca.crt"] == bundle(seed, "ca-kubelet")
     assert "https://api.demo.local.internal.default.garden.test" in files["/var/lib/gardener-node-agent/config.yaml"]
     assert any(name.startswith("ca-kubelet-bundle") for name in result.secrets)
+
+
+def trusted(seed: ApiServer, pool: str) -> set[str]:
+    """Certificates of both configurations of a pool."""
+    found = set()
+    for end in ("init", "original"):
+        spec = (seed.find(OSCS, f"{KEYS[pool]}-{end}", NAMESPACE) or {})["spec"]
+        files = {each["path"]: each["content"] for each in spec["files"]}
+        known = files.get("/var/lib/ca-certificates-local/ROOTcerts.crt")
+        found.add(known["inline"]["data"] if known else "")
+        assert ("updatecacerts.service" in [each["name"] for each in spec["units"]]) == (known is not None)
+    return found
+
+
+async def test_machines_trust_the_certificates_of_the_profile_and_of_their_pool(
+    activities: OperatingSystemConfigActivities, clusters: Any, seed: ApiServer
+) -> None:
+    """A pool without any keeps the configuration that it has: each change is applied on all its nodes."""
+    await activities.deploy_os_configs(TASK)
+    assert trusted(seed, "a") == {""}
+    view = (await clusters.cluster(NAMESPACE)).cluster["spec"]
+    workers = [{**POOL, "caBundle": "of the pool"}, {**POOL, "name": "b"}]
+    view["shoot"] = {**SHOOT, "spec": {**SHOOT["spec"], "provider": {"type": "local", "workers": workers}}}
+    await activities.deploy_os_configs(TASK.model_copy(update={"trigger": "2026-11-24T08:01:00Z"}))
+    assert (trusted(seed, "a"), trusted(seed, "b")) == ({"of the pool\n"}, {""})
+    view["cloudProfile"] = {"spec": {"caBundle": "of the profile\n"}}
+    await activities.deploy_os_configs(TASK.model_copy(update={"trigger": "2026-11-24T08:02:00Z"}))
+    assert trusted(seed, "a") == {"of the profile\nof the pool\n"}
+    assert trusted(seed, "b") == {"of the profile\n"}
 
 
 def authorized(seed: ApiServer) -> list[str]:

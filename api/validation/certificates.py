@@ -1,0 +1,17 @@
+"""Validation of PEM bundles of certificates."""
+
+from __future__ import annotations
+
+from cryptography import x509
+
+from api.validation.field import Faults, Path
+
+
+def check_ca_bundle(text: str | None, path: Path, faults: Faults) -> None:
+    """Report a bundle that no machine could read. The message does not repeat the text."""
+    if text is None:
+        return
+    try:
+        x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        faults.invalid(path, f"{len(text)} characters", "must be certificates in PEM format")

@@ -1,0 +1,270 @@
+"""A tenant extends its cloud profile at a real API server that asks our admission: what is granted, and what is not."""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from activities.secrets import crypto
+from activities.secrets.crypto import KeyAlgorithm, Usage
+from api import resources
+from api.crds import crds
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError, Forbidden
+from tests.unit.api.profiles import BIG, CHILD
+from tests.unit.api.shoots import PROFILE, PROJECT, changed
+from tests.unit.kube.waiting import until
+from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
+from workers.admission.app import application
+from workers.admission.process import CachedGarden
+from workers.admission.webhooks import webhook_configurations
+from workers.controller_manager.profiles import run_profile_controllers
+
+pytestmark = [
+    pytest.mark.binaries,
+    pytest.mark.usefixtures("kubernetes_is_built"),
+    pytest.mark.timeout(180, func_only=True),
+]
+
+RBAC = "rbac.authorization.k8s.io"
+KIND = resources.NAMESPACED_CLOUD_PROFILE
+OWN, OTHER = "garden-local", "garden-other"
+LATER = "2030-01-01T00:00:00Z"
+
+
+class Garden:
+    """A garden with admission and the controller of profiles, as its operator and as a member of one project."""
+
+    def __init__(self, operator: KubeClient, member: KubeClient) -> None:
+        self.operator = operator
+        self.member = member
+
+    async def prepare(self, url: str, authority: bytes) -> None:
+        """Apply the objects that the setup job, an operator and the project controller apply."""
+        for each in crds("garden"):
+            await self.operator.apply(each, manager="test")
+        for name in (OWN, OTHER):
+            await self.operator.apply(_object("v1", "Namespace", name), manager="test")
+        rule = {"apiGroups": ["core.gardener.cloud"], "resources": [KIND.plural], "verbs": [*_READ, *_WRITE]}
+        await self.operator.apply(_object(f"{RBAC}/v1", "Role", "member", OWN, rules=[rule]), manager="test")
+        subjects = [{"apiGroup": RBAC, "kind": "User", "name": "member"}]
+        reference = {"apiGroup": RBAC, "kind": "Role", "name": "member"}
+        binding = _object(f"{RBAC}/v1", "RoleBinding", "member", OWN, roleRef=reference, subjects=subjects)
+        await self.operator.apply(binding, manager="test")
+        for each in webhook_configurations(url, base64.b64encode(authority).decode()):
+            await self.operator.apply(each, manager="test")
+        limited = changed(PROFILE, "spec.limits", {"maxNodesTotal": 10})
+        await until(functools.partial(self._applied, limited), 60)
+        await self.operator.apply(PROJECT | {"metadata": {"name": "local"}}, manager="test")
+        await until(functools.partial(self._is_asked, changed(CHILD, "spec.parent.name", "nowhere")), 60)
+        await until(functools.partial(self._may_create, changed(CHILD, "metadata", _place("probe"))), 60)
+
+    async def _applied(self, obj: dict[str, Any]) -> bool:
+        with contextlib.suppress(ApiError):
+            return bool(await self.operator.apply_blindly(obj, manager="test"))
+        return False
+
+    async def _is_asked(self, invalid: dict[str, Any]) -> bool:
+        """Whether the API server asks admission: it takes up new webhooks some time after they were written."""
+        try:
+            await self.operator.request("POST", KIND.path(OWN), query={"dryRun": "All"}, body=_bare(invalid))
+        except Forbidden as error:
+            return "there is no such CloudProfile" in str(error)
+        except ApiError:
+            return False
+        return False
+
+    async def _may_create(self, obj: dict[str, Any]) -> bool:
+        with contextlib.suppress(ApiError):
+            await self.member.request("POST", KIND.path(OWN), query={"dryRun": "All"}, body=_bare(obj))
+            return True
+        return False
+
+    async def grant(self, *verbs: str) -> None:
+        """Give the member custom verbs, as an operator does."""
+        rule = {"apiGroups": ["core.gardener.cloud"], "resources": [KIND.plural], "verbs": list(verbs)}
+        await self.operator.apply(_object(f"{RBAC}/v1", "Role", "verbs", OWN, rules=[rule]), manager="test")
+        subjects = [{"apiGroup": RBAC, "kind": "User", "name": "member"}]
+        reference = {"apiGroup": RBAC, "kind": "Role", "name": "verbs"}
+        binding = _object(f"{RBAC}/v1", "RoleBinding", "verbs", OWN, roleRef=reference, subjects=subjects)
+        await self.operator.apply(binding, manager="test")
+
+    async def status(self, name: str, namespace: str) -> dict[str, Any]:
+        """Status of a profile once the controller has written it for the present generation."""
+
+        async def written() -> dict[str, Any] | None:
+            found = await self.operator.get(KIND, name, namespace)
+            status: dict[str, Any] = found.get("status") or {}
+            return status if status.get("observedGeneration") == found["metadata"]["generation"] else None
+
+        return dict(await until(written))
+
+
+_READ = ("get", "list", "watch")
+_WRITE = ("create", "update", "patch", "delete")
+
+
+def _place(name: str, namespace: str = OWN) -> dict[str, str]:
+    return {"name": name, "namespace": namespace}
+
+
+def _bare(obj: dict[str, Any]) -> dict[str, Any]:
+    """The object without the metadata that an API server sets."""
+    metadata = {key: obj["metadata"][key] for key in ("name", "namespace") if key in obj["metadata"]}
+    return {**obj, "metadata": metadata}
+
+
+def _object(api_version: str, kind: str, name: str, namespace: str | None = None, **content: Any) -> dict[str, Any]:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
+
+
+def _client(port: int, token: str) -> KubeClient:
+    cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+    return KubeClient.from_kubeconfig(
+        {
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token}}],
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def admission(client: KubeClient, directory: Path) -> AsyncIterator[tuple[str, bytes]]:
+    """Admission on a port of its own; gives its URL and the authority of its certificate."""
+    options: dict[str, Any] = {
+        "algorithm": KeyAlgorithm.P256,
+        "now": datetime.now(UTC),
+        "validity": timedelta(days=1),
+    }
+    authority = crypto.self_signed_ca("test", **options)
+    shown = crypto.signed("admission", ca=authority, usage=Usage.SERVER, ip_addresses=["127.0.0.1"], **options)
+    (directory / "admission.crt").write_bytes(shown.certificate)
+    (directory / "admission.key").write_bytes(shown.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(directory / "admission.crt", directory / "admission.key")
+    caches, port = Caches(client), free_port()
+    runner = web.AppRunner(application(CachedGarden(client, caches)))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
+    try:
+        yield f"https://127.0.0.1:{port}", authority.certificate
+    finally:
+        await runner.cleanup()
+        await caches.close()
+
+
+@contextlib.asynccontextmanager
+async def controllers(client: KubeClient) -> AsyncIterator[None]:
+    caches = Caches(client)
+    task = asyncio.create_task(run_profile_controllers(client, caches))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await caches.close()
+
+
+@pytest.fixture
+async def garden(tmp_path: Path) -> AsyncIterator[Garden]:
+    etcd, peer, port = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", free_port()
+    (tmp_path / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
+    (tmp_path / "tokens.csv").write_text("a,admin,1,system:masters\nm,member,2\n")
+    store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
+             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+             "--initial-cluster", f"one={peer}")  # fmt: skip
+    server = (API_SERVER, "--etcd-servers", etcd, "--secure-port", port, "--bind-address", "127.0.0.1",
+              "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
+              "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
+              "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC")  # fmt: skip
+    started = (process(tmp_path, *map(str, command)) for command in (store, server))
+    async with next(started), next(started), _client(port, "a") as operator, _client(port, "m") as member:
+        await until(functools.partial(_ready, operator), 60)
+        async with admission(operator, tmp_path) as (url, authority):
+            garden = Garden(operator, member)
+            await garden.prepare(url, authority)
+            async with controllers(operator):
+                yield garden
+
+
+async def _ready(client: KubeClient) -> bool:
+    with contextlib.suppress(ApiError):
+        return bool(await client.request("GET", "/readyz") == "ok")
+    await asyncio.sleep(0.1)
+    return False
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=18)
+async def test_a_member_widens_a_profile_at_a_real_api_server(garden: Garden) -> None:
+    """One API server for the whole story: it starts once."""
+    mine = _bare(changed(CHILD, "spec.machineTypes", [BIG]))
+    await garden.member.create(mine)
+    status = await garden.status("mine", OWN)
+    assert [each["name"] for each in status["cloudProfileSpec"]["machineTypes"]] == ["local", "old", "big"]
+
+    # Fields that need a verb of their own.
+    for patch in (
+        {"kubernetes": {"versions": [{"version": "1.35.9", "expirationDate": LATER}]}},
+        {"machineImages": [{"name": "own", "versions": [{"version": "1.0.0", "architectures": ["amd64"]}]}]},
+        {"providerConfig": {"kind": "X"}},
+        {"limits": {"maxNodesTotal": 1000}},
+    ):
+        with pytest.raises(Forbidden, match="user member may not"):
+            await garden.member.patch(KIND, "mine", OWN, {"spec": patch})
+    await garden.member.patch(KIND, "mine", OWN, {"spec": {"limits": {"maxNodesTotal": 5}}})
+
+    # The merged status: neither beside the spec, nor by the subresource.
+    forged = {"cloudProfileSpec": PROFILE["spec"] | {"limits": {"maxNodesTotal": 999}}, "observedGeneration": 99}
+    await garden.member.patch(KIND, "mine", OWN, {"status": forged})
+    with pytest.raises(Forbidden):
+        await garden.member.patch(KIND, "mine", OWN, {"status": forged}, subresource="status")
+    assert (await garden.status("mine", OWN))["cloudProfileSpec"]["limits"] == {"maxNodesTotal": 5}
+
+    # The parent, and another parent.
+    with pytest.raises(ApiError, match="field is immutable"):
+        await garden.member.patch(KIND, "mine", OWN, {"spec": {"parent": {"name": "other"}}})
+    with pytest.raises(ApiError, match="has old, which a project cannot change"):
+        await garden.member.patch(KIND, "mine", OWN, {"spec": {"machineTypes": [BIG | {"name": "old"}]}})
+
+    # Another project.
+    theirs = changed(mine, "metadata", _place("theirs", OTHER))
+    await garden.operator.create(theirs)
+    for request in (
+        garden.member.get(KIND, "theirs", OTHER),
+        garden.member.patch(KIND, "theirs", OTHER, {"spec": {"machineTypes": []}}),
+        garden.member.list(KIND),
+    ):
+        with pytest.raises(Forbidden):
+            await request
+
+    # What an operator grants, works.
+    await garden.grant("modify-spec-kubernetes")
+    override = {"kubernetes": {"versions": [{"version": "1.35.9", "expirationDate": LATER}]}}
+
+    async def accepted() -> bool:
+        with contextlib.suppress(Forbidden):
+            return bool(await garden.member.patch(KIND, "mine", OWN, {"spec": override}))
+        return False
+
+    await until(accepted)
+    versions = (await garden.status("mine", OWN))["cloudProfileSpec"]["kubernetes"]["versions"]
+    assert {"version": "1.35.9", "expirationDate": LATER} in versions
+    stages = (await garden.operator.get(resources.CLOUD_PROFILE, "local"))["status"]["kubernetes"]["versions"]
+    assert {"version": "1.35.9", "classification": "expired"} in stages
+
+    # Clients find the children of a profile by a field selector.
+    found = await garden.operator.list(KIND, fields="spec.parent.name=local")
+    assert sorted(each["metadata"]["name"] for each in found) == ["mine", "theirs"]
+    assert not await garden.operator.list(KIND, fields="spec.parent.name=nowhere")

@@ -1,0 +1,103 @@
+"""NamespacedCloudProfiles at admission: verbs of their authors, and the profile that a Shoot is checked against."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.admission.webhooks import ask, patched
+from tests.unit.api.profiles import BIG, CHILD
+from tests.unit.api.shoots import PROFILE, SHOOT, changed, complete
+
+LATER = "2030-01-01T00:00:00Z"
+OWN_IMAGE = [{"name": "own", "versions": [{"version": "1.0.0", "architectures": ["amd64"]}]}]
+EXTENDED = changed(CHILD, "spec.machineTypes", [BIG])
+NAMESPACED = {"kind": "NamespacedCloudProfile", "name": "mine"}
+
+
+async def message(client: Any, operation: str, obj: dict[str, Any] | None, old: dict[str, Any] | None = None) -> str:
+    """Message of the refusal; empty if the write is allowed."""
+    response = await ask(client, "/validate", operation, obj, old)
+    return "" if response["allowed"] else str(response["status"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "verb"),
+    [
+        ("spec.kubernetes", {"versions": [{"version": "1.36.3", "expirationDate": LATER}]}, "modify-spec-kubernetes"),
+        ("spec.machineImages", OWN_IMAGE, "modify-spec-machineimages"),
+        ("spec.providerConfig", {"kind": "X"}, "modify-spec-providerconfig"),
+        ("spec.limits", {"maxNodesTotal": 11}, "raise-spec-limits"),
+    ],
+)
+async def test_an_author_needs_the_verb_of_a_field(client, garden, path, value, verb):
+    garden.objects.append(changed(PROFILE, "spec.limits", {"maxNodesTotal": 10}))
+    garden.objects.remove(PROFILE)
+    new = changed(CHILD, path, value)
+    assert await message(client, "CREATE", new) == ""
+    garden.denied.add((verb, "namespacedcloudprofiles"))
+    assert f"user alice may not {verb} namespacedcloudprofiles" in await message(client, "CREATE", new)
+    assert verb in await message(client, "UPDATE", new, CHILD)
+    labelled = changed(new, "metadata.labels", {"a": "b"})
+    assert await message(client, "UPDATE", labelled, new) == "", "the field stays as it is"
+
+
+async def test_a_profile_extends_a_cloud_profile_that_exists(client):
+    lost = changed(CHILD, "spec.parent.name", "nowhere")
+    assert 'spec.parent.name: Not found: "nowhere"' in await message(client, "CREATE", lost)
+    assert "has old, which a project cannot change" in await message(
+        client, "CREATE", changed(CHILD, "spec.machineTypes", [BIG | {"name": "old"}])
+    )
+    assert await message(client, "DELETE", None, CHILD) == "", "a finalizer decides"
+
+
+async def test_a_shoot_is_completed_and_checked_by_its_merged_profile(client, garden):
+    garden.objects.append(changed(EXTENDED, "spec.machineImages", OWN_IMAGE))
+    shoot = changed(SHOOT, "spec.cloudProfile", NAMESPACED)
+    shoot["spec"]["cloudProfileName"] = "local"
+    shoot["spec"]["provider"]["workers"][0]["machine"] = {"type": "big", "image": {"name": "own"}}
+    stored = patched(shoot, await ask(client, "/mutate", "CREATE", shoot))
+    assert stored["spec"]["provider"]["workers"][0]["machine"]["image"] == {"name": "own", "version": "1.0.0"}
+    assert "cloudProfileName" not in stored["spec"], "it would name another profile"
+    garden.objects[2]["spec"]["resources"].append({"kind": "OperatingSystemConfig", "type": "own", "primary": True})
+    try:
+        assert await message(client, "CREATE", stored) == ""
+    finally:
+        garden.objects[2]["spec"]["resources"].pop()
+    bare = changed(stored, "spec.cloudProfile", {"kind": "CloudProfile", "name": "local"})
+    assert 'machine.type: Unsupported value: "big"' in await message(client, "CREATE", bare)
+
+
+async def test_a_shoot_changes_its_profile_within_one_root_and_keeps_what_it_uses(client, garden):
+    other = changed(changed(CHILD, "metadata.name", "other"), "spec.parent.name", "foreign")
+    garden.objects += [EXTENDED, other, changed(PROFILE, "metadata.name", "foreign")]
+    plain = complete().to_wire()
+    big = changed(plain, "spec.cloudProfile", NAMESPACED)
+    big["spec"]["provider"]["workers"][0]["machine"]["type"] = "big"
+    assert await message(client, "UPDATE", changed(plain, "spec.cloudProfile", NAMESPACED), plain) == ""
+    assert await message(client, "UPDATE", big, plain) == ""
+    back = changed(big, "spec.cloudProfile", plain["spec"]["cloudProfile"])
+    assert "local does not offer big, which the Shoot uses" in await message(client, "UPDATE", back, big)
+    foreign = changed(plain, "spec.cloudProfile", {"kind": "NamespacedCloudProfile", "name": "other"})
+    assert "must stay local, or a NamespacedCloudProfile that extends it" in await message(
+        client, "UPDATE", foreign, plain
+    )
+
+
+async def test_a_profile_that_is_being_deleted_gets_no_new_shoots(client, garden):
+    garden.objects.append(changed(CHILD, "metadata.deletionTimestamp", "2026-11-25T00:00:00Z"))
+    plain = complete().to_wire()
+    mine = changed(plain, "spec.cloudProfile", NAMESPACED)
+    assert "mine is being deleted" in await message(client, "CREATE", mine)
+    assert "mine is being deleted" in await message(client, "UPDATE", mine, plain)
+    assert await message(client, "UPDATE", changed(mine, "spec.purpose", "testing"), mine) == ""
+
+
+async def test_profiles_keep_what_shoots_use(client, garden):
+    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    garden.objects += [EXTENDED, shoot]
+    assert "big is used by Shoot garden-local/demo" in await message(client, "UPDATE", CHILD, EXTENDED)
+    smaller = changed(PROFILE, "spec.kubernetes.versions", PROFILE["spec"]["kubernetes"]["versions"][:1])
+    assert "1.37.1 is used by Shoot garden-local/demo" in await message(client, "UPDATE", smaller, PROFILE)
+    garden.objects.remove(shoot)
+    assert await message(client, "UPDATE", CHILD, EXTENDED) == ""
+    assert await message(client, "UPDATE", smaller, PROFILE) == ""
