@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from prometheus_client import Gauge
@@ -39,6 +40,7 @@ _CACHED = (
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
+    resources.QUOTA,
     resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
 )
@@ -236,6 +238,8 @@ class CachedGarden:
         self._client = client
         self._caches = caches
         self._changed = asyncio.Event()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks that a review holds or waits for."""
         for index in INDEXES:
             caches.of(index.resource).index(index.name, index.values)
         for resource in _CACHED:
@@ -279,3 +283,12 @@ class CachedGarden:
         if _MASTERS in user.groups:
             return True
         return await may(self._client, user, verb, resource, namespace or "", name)
+
+    async def create(self, obj: dict[str, Any]) -> dict[str, Any]:
+        return await self._client.create(obj)
+
+    async def replace(self, obj: dict[str, Any]) -> dict[str, Any]:
+        return await self._client.replace(obj)
+
+    def turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())

@@ -8,10 +8,12 @@ from typing import Any
 from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP
 from api.resources import Resource
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
+from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
 from workers.admission.seed_writes import rules
 
 MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
+PROTECT_PATH = "/protect-references"
 RESTRICT_PATH = "/restrict-seeds"
 
 
@@ -36,7 +38,8 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             # No write is accepted while admission is down: the order of deletions, and references, depend on it.
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
-            "sideEffects": "None",
+            # A grant of a Quota is noted in a Lease, except for a dry run.
+            "sideEffects": "NoneOnDryRun",
             "timeoutSeconds": 10,
             "rules": [
                 {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": plurals}
@@ -63,6 +66,10 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "name": "project-namespaces.admission.gardener.cloud",
             "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
         }
+    )
+    protection = configuration("ValidatingWebhookConfiguration", PROTECT_PATH, PROTECTED, ["UPDATE"])["webhooks"][0]
+    validating["webhooks"].append(
+        protection | {"matchConditions": [{"name": "removes-finalizer", "expression": REMOVES_FINALIZER}]}
     )
     restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
     validating["webhooks"].append(

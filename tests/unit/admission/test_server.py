@@ -291,7 +291,16 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
     ] == [
         (
             "validate.admission.gardener.cloud",
-            ["shoots", "projects", "seeds", "cloudprofiles", "secretbindings", "shootstates", "backupbuckets"],
+            [
+                "shoots",
+                "projects",
+                "seeds",
+                "cloudprofiles",
+                "quotas",
+                "secretbindings",
+                "shootstates",
+                "backupbuckets",
+            ],
             ["CREATE", "UPDATE", "DELETE"],
         ),
         ("project-namespaces.admission.gardener.cloud", ["namespaces"], ["DELETE"]),
