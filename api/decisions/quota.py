@@ -70,6 +70,18 @@ def needed(shoot: ObjectView, profile: ObjectView | None) -> Amounts:
     return amounts
 
 
+def counted_in(shoot: ObjectView) -> object:
+    """Fields of a Shoot on which the amounts, or the Quotas that hold for it, depend."""
+    spec = shoot["spec"]
+    pools = [
+        (each["machine"]["type"], each["maximum"], each.get("volume"), each.get("dataVolumes"))
+        for each in (spec.get("provider") or {}).get("workers") or ()
+    ]
+    nginx = (spec.get("addons") or {}).get("nginxIngress") or {}
+    profile = (spec.get("cloudProfile"), spec.get("cloudProfileName"))
+    return pools, bool(nginx.get("enabled")), profile, *(spec.get(each.shoot_field) for each in BINDINGS.values())
+
+
 def _of_machine(pool: ObjectView, profile: ObjectView) -> Iterable[tuple[str, Decimal]]:
     """Amounts that one machine of a pool needs."""
     name = pool["machine"]["type"]

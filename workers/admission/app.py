@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from api.resources import Object
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
-from workers.admission.protection import check_finalizers_kept
+from workers.admission.protection import check_finalizers_kept, check_update_allowed
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
 from workers.admission.webhooks import MUTATE_PATH, PROTECT_PATH, RESTRICT_PATH, VALIDATE_PATH
@@ -58,7 +58,9 @@ def application(garden: Garden) -> web.Application:
         return {}
 
     async def protect(review: Review) -> dict[str, Any]:
-        await check_finalizers_kept(review, garden)
+        await check_update_allowed(review)
+        if review.operation == "UPDATE":
+            await check_finalizers_kept(review, garden)
         return {}
 
     app = web.Application(client_max_size=8 * 1024 * 1024)

@@ -88,7 +88,7 @@ from workers.admission.indexes import (
     place,
 )
 from workers.admission.projects import control_plane, project_of
-from workers.admission.quotas import check_quotas
+from workers.admission.quotas import check_quotas, quotas_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
 from workers.admission.rights import require, require_for_project, require_for_shoot
 from workers.admission.seed_writes import seed_credentials
@@ -138,7 +138,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if old is not None:
         refuse_forbidden(review, check_finalizer_kept(shoot, old))
     if shoot.metadata.annotations.get(SHOOT_EXPIRATION_TIMESTAMP):
-        allowed = lifetime(await _quotas_of(shoot, garden))
+        allowed = lifetime(await quotas_of(shoot.to_wire(), garden))
         refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
     await _check_bad_case(review, shoot, old, garden)
     await _check_issuer(review, shoot, old, garden)
@@ -331,15 +331,6 @@ async def _binding(shoot: Shoot, garden: Garden) -> Object | None:
 async def _binding_provider(shoot: Shoot, garden: Garden) -> str | None:
     provider: str | None = ((await _binding(shoot, garden) or {}).get("provider") or {}).get("type")
     return provider
-
-
-async def _quotas_of(shoot: Shoot, garden: Garden) -> list[Object]:
-    references = (await _binding(shoot, garden) or {}).get("quotas") or []
-    found = [
-        await garden.find(resources.QUOTA, each["name"], each.get("namespace") or shoot.metadata.namespace)
-        for each in references
-    ]
-    return [each for each in found if each is not None]
 
 
 async def _profile(shoot: Shoot, garden: Garden) -> CloudProfile | None:

@@ -26,7 +26,7 @@ from workers.admission.app import application
 from workers.admission.authority import CLIENT, SharedAuthority
 from workers.admission.certificates import AdmissionCertificates, OwnCertificates
 from workers.admission.indexes import INDEXES, Index
-from workers.lib.access import User, may
+from workers.lib.access import MASTERS, User, may
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.serving import ClientsFile, ServingCertificate, ShownCertificate
 
@@ -45,7 +45,6 @@ _CACHED = (
     resources.CORE_BACKUP_ENTRY,
 )
 _SYNC_SECONDS = 5.0
-_MASTERS = "system:masters"
 _ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
 """User whose name is not that of a seed: the seed authorizer has no opinion on it, so roles alone decide."""
 _GARDENLET_RIGHTS_POLL_SECONDS = 60.0
@@ -280,7 +279,7 @@ class CachedGarden:
         return cache
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
-        if _MASTERS in user.groups:
+        if MASTERS in user.groups:
             return True
         return await may(self._client, user, verb, resource, namespace or "", name)
 

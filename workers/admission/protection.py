@@ -1,15 +1,20 @@
-"""Keeps finalizers of objects that are in use: without them, a deletion would take the object from its users at once.
+"""Protects objects against users who may write them, but would harm others. Source: spec/api-core.md 10.1, 12.
 
-Only writes that remove one of ``FINALIZERS`` reach this webhook. Source: spec/api-core.md 10.1, 12.
+Finalizers of objects in use stay: without them, a deletion would take the object from its users at once. Objects with
+the label ``gardener.cloud/update-restriction``, such as the CA bundles of a Shoot, are written by gardenlets alone.
 """
 
 from __future__ import annotations
 
 from api import resources
-from api.constants import FINALIZER_FOREIGN, FINALIZER_REFERENCE_PROTECTION, GARDEN_NAMESPACE
+from api.access import OPERATORS
+from api.constants import FINALIZER_FOREIGN, FINALIZER_REFERENCE_PROTECTION, GARDEN_NAMESPACE, UPDATE_RESTRICTION
+from api.labels import is_true
 from api.resources import Object, Resource
 from workers.admission.indexes import BINDINGS_BY_CREDENTIALS, SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review
+from workers.admission.seed_writes import is_gardenlet
+from workers.lib.access import MASTERS, User
 
 FINALIZERS = (FINALIZER_REFERENCE_PROTECTION, FINALIZER_FOREIGN)
 PROTECTED = (resources.SECRET, resources.CONFIG_MAP, resources.INTERNAL_SECRET, resources.WORKLOAD_IDENTITY)
@@ -38,6 +43,25 @@ async def check_finalizers_kept(review: Review, garden: Garden) -> None:
     if FINALIZER_FOREIGN in before - after and await _is_bound(named, garden):
         # Users of the object may have no right to read bindings of other namespaces, so the message does not name them.
         raise Refusal.forbidden(review, _refusal(FINALIZER_FOREIGN, "bindings name it: delete them first"))
+
+
+_KUBERNETES = ("system:serviceaccounts:kube-system", OPERATORS, MASTERS)
+"""Groups that may write restricted objects beside gardenlets: controllers of Kubernetes, which delete the objects of a
+Shoot or a namespace that is gone, the processes of the garden side, and administrators."""
+
+
+async def check_update_allowed(review: Review) -> None:
+    """Refuse to change or delete an object that gardenlets alone may write."""
+    labels = (review.old or {}).get("metadata", {}).get("labels") or {}
+    if is_true(labels.get(UPDATE_RESTRICTION)) and not _may_write(review.user):
+        raise Refusal.forbidden(
+            review,
+            f"user {review.user.name} may not write objects with label {UPDATE_RESTRICTION}=true; gardenlets may",
+        )
+
+
+def _may_write(user: User) -> bool:
+    return is_gardenlet(user) or user.name == "system:kube-controller-manager" or bool({*user.groups} & {*_KUBERNETES})
 
 
 def _finalizers(obj: Object | None) -> set[str]:

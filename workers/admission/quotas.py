@@ -23,6 +23,7 @@ from api.decisions.quota import (
     Reservation,
     Uncountable,
     Use,
+    counted_in,
     effective,
     exceeded,
     is_for_project,
@@ -52,12 +53,14 @@ async def check_quotas(review: Review, shoot: Shoot, old: Shoot | None, garden: 
     Call it after all other checks: a refused write should reserve nothing.
     """
     new, before = shoot.to_wire(), old.to_wire() if old else None
-    quotas = await _quotas_of(new, garden)
+    if before is not None and counted_in(new) == counted_in(before):
+        return
+    quotas = await _keys_of(new, garden)
     if not quotas:
         return
     after = await _needed(review, new, garden)
-    held = await _quotas_of(before, garden) if before else []
-    now = await _needed(review, before, garden) if before else {}
+    held = await _keys_of(before, garden) if before else []
+    now = await _counted(before, garden) if before else {}
     checks = [_Check(review, each, new, now if each in held else {}, after, garden) for each in quotas]
     growing = [each for each in checks if each.grows]
     for each in growing:
@@ -167,6 +170,12 @@ class _Check:
         return use(shoots, others)
 
 
+async def quotas_of(shoot: ObjectView, garden: Garden) -> list[Object]:
+    """Quotas that hold for a Shoot and exist."""
+    found = [await garden.find(resources.QUOTA, each.name, each.namespace) for each in await _keys_of(shoot, garden)]
+    return [each for each in found if each is not None]
+
+
 async def _needed(review: Review, shoot: Object, garden: Garden) -> Amounts:
     try:
         return needed(shoot, await _profile_of(shoot, garden))
@@ -174,7 +183,15 @@ async def _needed(review: Review, shoot: Object, garden: Garden) -> Amounts:
         raise Refusal.forbidden(review, f"spec.provider.workers: a Quota limits them, but {error}") from None
 
 
-async def _quotas_of(shoot: ObjectView, garden: Garden) -> list[QuotaKey]:
+async def _counted(shoot: Object, garden: Garden) -> Amounts:
+    """Amounts that a stored Shoot counts; empty if its profile has lost a machine type that it uses."""
+    try:
+        return needed(shoot, await _profile_of(shoot, garden))
+    except Uncountable:
+        return {}
+
+
+async def _keys_of(shoot: ObjectView, garden: Garden) -> list[QuotaKey]:
     """Quotas that hold for a Shoot."""
     named = binding_of(shoot)
     if named is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP
+from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
 from api.resources import Resource
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
 from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
@@ -67,10 +67,18 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
         }
     )
-    protection = configuration("ValidatingWebhookConfiguration", PROTECT_PATH, PROTECTED, ["UPDATE"])["webhooks"][0]
-    validating["webhooks"].append(
-        protection | {"matchConditions": [{"name": "removes-finalizer", "expression": REMOVES_FINALIZER}]}
+    protection, restricted = (
+        configuration("ValidatingWebhookConfiguration", PROTECT_PATH, PROTECTED, operations)["webhooks"][0]
+        for operations in (["UPDATE"], ["UPDATE", "DELETE"])
     )
+    validating["webhooks"] += [
+        protection | {"matchConditions": [{"name": "removes-finalizer", "expression": REMOVES_FINALIZER}]},
+        restricted
+        | {
+            "name": "restricted-updates.admission.gardener.cloud",
+            "objectSelector": {"matchLabels": {UPDATE_RESTRICTION: "true"}},
+        },
+    ]
     restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
     validating["webhooks"].append(
         restriction

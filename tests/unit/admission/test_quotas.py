@@ -190,6 +190,15 @@ async def test_a_quota_that_is_gone_lets_nothing_grow(client, limited):
     assert await refusal(client, shoot(maximum=1), old) == ""
 
 
+async def test_a_change_that_counts_for_nothing_needs_no_profile(client, garden):
+    """A Shoot whose machine type has left the profile can still be hibernated, repaired and made smaller."""
+    limit(garden, quota({"cpu": "1"}), "local")
+    old = stored(garden, changed(shoot(), "spec.provider.workers.0.machine.type", "gone"))
+    assert await refusal(client, changed(old, "spec.hibernation", {"enabled": True}), old) == ""
+    text = await refusal(client, changed(old, "spec.provider.workers.0.maximum", 9), old)
+    assert "spec.provider.workers: a Quota limits them, but machine type gone is in no CloudProfile" in text
+
+
 # Two writes at once
 
 
