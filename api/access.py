@@ -74,7 +74,7 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
     read = ["get", "list", "watch"]
     common = [
         rule(["core.gardener.cloud", "security.gardener.cloud"], ["*"], everything),
-        rule([""], ["secrets", "configmaps", "events", "namespaces"], everything),
+        rule([""], ["secrets", "configmaps", "events", "namespaces", "resourcequotas"], everything),
         rule(["events.k8s.io"], ["events"], everything),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], everything),
         rule(["coordination.k8s.io"], ["leases"], everything),

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from api.resources import Object
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
+from workers.admission.protection import check_finalizers_kept, check_update_allowed
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
-from workers.admission.webhooks import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
+from workers.admission.webhooks import MUTATE_PATH, PROTECT_PATH, RESTRICT_PATH, VALIDATE_PATH
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,16 @@ def application(garden: Garden) -> web.Application:
             await check_write(review, garden)
         return {}
 
+    async def protect(review: Review) -> dict[str, Any]:
+        await check_update_allowed(review)
+        if review.operation == "UPDATE":
+            await check_finalizers_kept(review, garden)
+        return {}
+
     app = web.Application(client_max_size=8 * 1024 * 1024)
     app.router.add_post(MUTATE_PATH, _handler(mutate, MUTATE_PATH))
     app.router.add_post(VALIDATE_PATH, _handler(validate, VALIDATE_PATH))
+    app.router.add_post(PROTECT_PATH, _handler(protect, PROTECT_PATH))
     app.router.add_post(RESTRICT_PATH, _handler(restrict, RESTRICT_PATH))
     return app
 

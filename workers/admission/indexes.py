@@ -12,6 +12,7 @@ from typing import Any
 from api import resources
 from api.decisions.credentials import BINDINGS
 from api.decisions.profiles import parent_of, profile_reference
+from api.decisions.quota import named_quotas
 from api.names import domains_above, plain
 from api.resources import Resource
 from api.validation.garden import domains_of_seed
@@ -103,13 +104,21 @@ def _secrets_of_bucket(bucket: Object) -> Iterable[str]:
 
 
 def _credentials_of(resource: Resource) -> Callable[[Object], Iterable[str]]:
-    """Returns the function that reads the Secret of a binding of one of the two kinds."""
+    """Returns the function that reads the credentials of a binding of one of the two kinds."""
 
     def values(binding: Object) -> Iterable[str]:
         found = BINDINGS[resource].credentials(binding)
-        return (place(found.namespace, found.name),) if (found.api_version, found.kind) == ("v1", "Secret") else ()
+        try:
+            kind = resources.resource_of(found.api_version, found.kind)
+        except resources.UnknownKind:
+            return ()
+        return (place(found.namespace, found.name, kind),)
 
     return values
+
+
+def _quotas(binding: Object) -> Iterable[str]:
+    return {place(each.namespace, each.name, resources.QUOTA) for each in named_quotas(binding)}
 
 
 def _registered_kinds(registration: Object) -> Iterable[str]:
@@ -131,8 +140,10 @@ SEEDS_BY_DOMAIN = Index(resources.SEED, "domain", _seed_domains)
 SEEDS_BELOW_DOMAIN = Index(resources.SEED, "domains at or above", _above_seed_domains)
 SEEDS_BY_DEFAULT_DOMAIN = Index(resources.SEED, "default domain", _default_domains)
 PROJECTS_BY_NAMESPACE = Index(resources.PROJECT, "namespace", _of_spec("namespace"))
-BINDINGS_BY_SECRET = {each: Index(each, "secret", _credentials_of(each)) for each in BINDINGS}
-"""By the ``place`` of the Secret with the credentials; one index for each kind of binding."""
+BINDINGS_BY_CREDENTIALS = {each: Index(each, "credentials", _credentials_of(each)) for each in BINDINGS}
+"""By the ``place`` of the credentials; one index for each kind of binding."""
+BINDINGS_BY_QUOTA = {each: Index(each, "quota", _quotas) for each in BINDINGS}
+"""By the ``place`` of each Quota that the binding names."""
 BUCKETS_BY_SECRET = Index(resources.CORE_BACKUP_BUCKET, "secret", _secrets_of_bucket)
 ENTRIES_BY_BUCKET = Index(resources.CORE_BACKUP_ENTRY, "bucket", _of_spec("bucketName"))
 ENTRIES_BY_SEED = Index(resources.CORE_BACKUP_ENTRY, "seed", _of_spec("seedName"))
@@ -141,6 +152,7 @@ REGISTRATIONS_BY_KIND = Index(resources.CONTROLLER_REGISTRATION, "kind", _regist
 INDEXES = (
     *(SHOOTS_BY_UID, SHOOTS_BY_SEED, SHOOTS_BY_REFERENCE, SHOOTS_BY_PROFILE, SHOOTS_BY_DOMAIN, SHOOTS_BELOW_DOMAIN),
     *(SEEDS_BY_DOMAIN, SEEDS_BELOW_DOMAIN, SEEDS_BY_DEFAULT_DOMAIN, PROJECTS_BY_NAMESPACE),
-    *BINDINGS_BY_SECRET.values(),
+    *BINDINGS_BY_CREDENTIALS.values(),
+    *BINDINGS_BY_QUOTA.values(),
     *(BUCKETS_BY_SECRET, ENTRIES_BY_BUCKET, ENTRIES_BY_SEED, REGISTRATIONS_BY_KIND, PROFILES_BY_PARENT),
 )

@@ -28,6 +28,7 @@ from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile
 from api.core.v1beta1.project import Project
+from api.core.v1beta1.quota import Quota
 from api.core.v1beta1.secret_binding import SecretBinding
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
@@ -73,10 +74,12 @@ from api.validation.operations import (
     check_repairs,
     new_repairs,
 )
+from api.validation.quota import check_quota, check_quotas_of_binding
 from api.validation.references import ProfileChange, World, check_references, needed_extensions, references
 from api.validation.shoot import check_shoot
 from api.validation.warnings import warnings
 from workers.admission.indexes import (
+    BINDINGS_BY_QUOTA,
     ENTRIES_BY_BUCKET,
     ENTRIES_BY_SEED,
     PROFILES_BY_PARENT,
@@ -94,9 +97,11 @@ from workers.admission.indexes import (
     place,
 )
 from workers.admission.projects import control_plane, project_of
+from workers.admission.quotas import check_quotas, quotas_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
 from workers.admission.rights import require, require_for_project, require_for_shoot
 from workers.admission.seed_writes import seed_credentials
+from workers.admission.switches import check_binding_switch
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]
 """Returns the object that the API server is to store."""
@@ -142,7 +147,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if old is not None:
         refuse_forbidden(review, check_finalizer_kept(shoot, old))
     if shoot.metadata.annotations.get(SHOOT_EXPIRATION_TIMESTAMP):
-        allowed = lifetime(await _quotas_of(shoot, garden))
+        allowed = lifetime(await quotas_of(shoot.to_wire(), garden))
         refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
     await _check_bad_case(review, shoot, old, garden)
     await _check_issuer(review, shoot, old, garden)
@@ -158,6 +163,8 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await require_for_shoot(review, garden, shoot, old)
     world = await _world(shoot, old, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
+    await check_binding_switch(review, shoot, old, garden)
+    await check_quotas(review, shoot, old, garden)
     mails = not alerting.receivers(shoot.to_wire()) or bool(
         alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
     )
@@ -336,15 +343,6 @@ async def _binding_provider(shoot: Shoot, garden: Garden) -> str | None:
     return provider
 
 
-async def _quotas_of(shoot: Shoot, garden: Garden) -> list[Object]:
-    references = (await _binding(shoot, garden) or {}).get("quotas") or []
-    found = [
-        await garden.find(resources.QUOTA, each["name"], each.get("namespace") or shoot.metadata.namespace)
-        for each in references
-    ]
-    return [each for each in found if each is not None]
-
-
 async def _profile(shoot: Shoot, garden: Garden) -> CloudProfile | None:
     found = await profile_of(shoot.to_wire(), garden.find)
     return CloudProfile.of(found) if found else None
@@ -517,6 +515,21 @@ async def validate_project_namespace(review: Review, garden: Garden) -> list[str
 # Bindings and the rest
 
 
+async def validate_quota(review: Review, garden: Garden) -> list[str]:
+    """A deletion is not refused: a finalizer delays it until no binding names the Quota."""
+    if review.operation == "DELETE":
+        return []
+    if review.spec_changed:
+        refuse_invalid(review, check_quota(*review.models(Quota)))
+    if review.operation == "UPDATE" and _finalizer_dropped(review):
+        named = place(review.namespace, review.name, resources.QUOTA)
+        users = [each for index in BINDINGS_BY_QUOTA.values() for each in await garden.by_index(index, named)]
+        # Bindings of other namespaces may be unknown to the user, so the message gives their number alone.
+        if users:
+            raise Refusal.forbidden(review, f"{len(users)} bindings name it: delete them first")
+    return []
+
+
 async def mutate_binding(review: Review, garden: Garden) -> Object:
     """Set the binding's namespace in references without a namespace."""
     obj = dict(review.object or {})
@@ -572,6 +585,8 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
         if not await garden.find(resource, name, namespace):
             where = f"{namespace}/{name}"
             raise Refusal.forbidden(review, f'{path}: Not found: "{where}": there is no such {resource.kind}')
+    quotas = [await garden.find(resources.QUOTA, name, namespace) for _, _, namespace, name in bound[1:]]
+    refuse_forbidden(review, check_quotas_of_binding([each for each in quotas if each is not None]))
 
 
 async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
@@ -642,6 +657,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.SEED: validate_seed,
     resources.CLOUD_PROFILE: validate_cloud_profile,
     resources.NAMESPACED_CLOUD_PROFILE: validate_namespaced_cloud_profile,
+    resources.QUOTA: validate_quota,
     resources.SECRET_BINDING: validate_binding,
     resources.SHOOT_STATE: validate_shoot_state,
     resources.CORE_BACKUP_BUCKET: validate_backup_bucket,

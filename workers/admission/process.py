@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from prometheus_client import Gauge
@@ -25,7 +26,7 @@ from workers.admission.app import application
 from workers.admission.authority import CLIENT, SharedAuthority
 from workers.admission.certificates import AdmissionCertificates, OwnCertificates
 from workers.admission.indexes import INDEXES, Index
-from workers.lib.access import User, may
+from workers.lib.access import MASTERS, User, may
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.serving import ClientsFile, ServingCertificate, ShownCertificate
 
@@ -40,11 +41,11 @@ _CACHED = (
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
+    resources.QUOTA,
     resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
 )
 _SYNC_SECONDS = 5.0
-_MASTERS = "system:masters"
 _ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
 """User whose name is not that of a seed: the seed authorizer has no opinion on it, so roles alone decide."""
 _GARDENLET_RIGHTS_POLL_SECONDS = 60.0
@@ -237,6 +238,8 @@ class CachedGarden:
         self._client = client
         self._caches = caches
         self._changed = asyncio.Event()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks that a review holds or waits for."""
         for index in INDEXES:
             caches.of(index.resource).index(index.name, index.values)
         for resource in _CACHED:
@@ -277,6 +280,15 @@ class CachedGarden:
         return cache
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
-        if _MASTERS in user.groups:
+        if MASTERS in user.groups:
             return True
         return await may(self._client, user, verb, resource, namespace or "", name)
+
+    async def create(self, obj: dict[str, Any]) -> dict[str, Any]:
+        return await self._client.create(obj)
+
+    async def replace(self, obj: dict[str, Any]) -> dict[str, Any]:
+        return await self._client.replace(obj)
+
+    def turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())

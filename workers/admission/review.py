@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ K = TypeVar("K", bound=KubeObject)
 
 
 class Garden(Protocol):
-    """Reads the garden; the process that runs the server implements it."""
+    """Reads the garden, and writes what admission has granted; the process that runs the server implements it."""
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """The object; None if it certainly does not exist."""
@@ -29,6 +30,15 @@ class Garden(Protocol):
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         """Whether RBAC allows this to a user. A subresource is part of the resource's plural, as ``shoots/binding``."""
+
+    async def create(self, obj: Object) -> Object:
+        """Create an object. Raises AlreadyExists."""
+
+    async def replace(self, obj: Object) -> Object:
+        """Replace an object. Raises Conflict if the live object has another resource version."""
+
+    def turn(self, name: str) -> AbstractAsyncContextManager[object]:
+        """Lock of this process; reviews that want the same one wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Review:
     object: Object | None
     old: Object | None
     subresource: str = ""
+    dry_run: bool = False
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Review:
@@ -61,6 +72,7 @@ class Review:
             object=request.get("object"),
             old=request.get("oldObject"),
             subresource=request.get("subResource") or "",
+            dry_run=bool(request.get("dryRun")),
         )
 
     def models(self, model: type[K]) -> tuple[K, K | None]:

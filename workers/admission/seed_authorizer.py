@@ -38,7 +38,7 @@ from api.decisions.credentials import BINDINGS, Binding, binding_of
 from api.names import backup_entry_names, issued_kubeconfigs, shoot_of_backup_entry
 from api.resources import Object, Resource
 from workers.admission.indexes import (
-    BINDINGS_BY_SECRET,
+    BINDINGS_BY_CREDENTIALS,
     BUCKETS_BY_SECRET,
     ENTRIES_BY_BUCKET,
     SHOOTS_BY_PROFILE,
@@ -405,7 +405,9 @@ async def _profile_of_shoot(request: Request, garden: Lookup) -> bool:
 async def _credentials(request: Request, garden: Lookup) -> bool:
     """Whether a binding of a Shoot that is at home in this seed refers to the Secret, in any namespace."""
     for kind in BINDINGS.values():
-        for binding in await garden.by_index(BINDINGS_BY_SECRET[kind.resource], place(request.namespace, request.name)):
+        for binding in await garden.by_index(
+            BINDINGS_BY_CREDENTIALS[kind.resource], place(request.namespace, request.name)
+        ):
             if await _binds_home(kind, binding, request, garden):
                 return True
     return False

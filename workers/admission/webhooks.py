@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP
+from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
 from api.resources import Resource
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
+from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
 from workers.admission.seed_writes import rules
 
 MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
+PROTECT_PATH = "/protect-references"
 RESTRICT_PATH = "/restrict-seeds"
 
 
@@ -36,7 +38,8 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             # No write is accepted while admission is down: the order of deletions, and references, depend on it.
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
-            "sideEffects": "None",
+            # A grant of a Quota is noted in a Lease, except for a dry run.
+            "sideEffects": "NoneOnDryRun",
             "timeoutSeconds": 10,
             "rules": [
                 {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": plurals}
@@ -64,6 +67,18 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
         }
     )
+    protection, restricted = (
+        configuration("ValidatingWebhookConfiguration", PROTECT_PATH, PROTECTED, operations)["webhooks"][0]
+        for operations in (["UPDATE"], ["UPDATE", "DELETE"])
+    )
+    validating["webhooks"] += [
+        protection | {"matchConditions": [{"name": "removes-finalizer", "expression": REMOVES_FINALIZER}]},
+        restricted
+        | {
+            "name": "restricted-updates.admission.gardener.cloud",
+            "objectSelector": {"matchLabels": {UPDATE_RESTRICTION: "true"}},
+        },
+    ]
     restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
     validating["webhooks"].append(
         restriction

@@ -5,10 +5,11 @@ import logging
 from datetime import UTC, datetime
 
 from api import constants, resources
-from api.decisions.credentials import BINDINGS, binding_of
+from api.decisions.credentials import BINDINGS, Binding, binding_of
 from api.decisions.lifetime import expiration, lifetime, parsed
+from api.decisions.quota import Bound, QuotaKey, effective, is_for_project
 from api.times import timestamp
-from kube.cache import Caches, Key
+from kube.cache import Caches, Key, Values
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 
 _NAME = "gardener-controller-manager"
+_BY_CREDENTIALS = "quotas of credentials"
+"""Index of bindings by their credentials."""
 _SYNC_SECONDS = 3600.0
 
 
@@ -31,6 +34,9 @@ async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
     # Quotas change rarely, and a changed quota may apply to every Shoot.
     all_shoots = lambda _: [Key(each["metadata"]["namespace"], each["metadata"]["name"]) for each in shoots.list()]  # noqa: E731
     controller.watch(quotas, keys=all_shoots)
+    for kind, cache in zip(BINDINGS, bindings, strict=True):
+        cache.index(_BY_CREDENTIALS, _CREDENTIALS[kind])
+        controller.watch(cache, keys=all_shoots, when=_binds_quotas)
     await controller.run()
 
 
@@ -61,16 +67,30 @@ class _LifetimeReconciler:
         return None
 
     def _quotas_of(self, shoot: Object) -> list[Object]:
-        """Quotas of the binding that the Shoot names for its credentials."""
-        bound = binding_of(shoot)
-        if bound is None:
+        """Quotas that hold for the Shoot by its binding, or by another binding to the same credentials."""
+        named = binding_of(shoot)
+        if named is None:
             return []
-        kind, name = bound
-        home = shoot["metadata"]["namespace"]
-        binding = self._caches.of(kind.resource).get(name, home) or {}
-        quotas = self._caches.of(resources.QUOTA)
-        found = [quotas.get(each["name"], each.get("namespace") or home) for each in binding.get("quotas") or ()]
-        return [each for each in found if each is not None]
+        kind, name = named
+        binding = self._caches.of(kind.resource).get(name, shoot["metadata"]["namespace"])
+        if binding is None:
+            return []
+        own = Bound(kind.resource, binding)
+        credentials = str(own.credentials)
+        alike = [
+            Bound(each, found)
+            for each in BINDINGS
+            for found in self._caches.of(each).by_index(_BY_CREDENTIALS, credentials)
+        ]
+        held = [key for each, keys in effective(alike, self._is_for_project) if each.key == own.key for key in keys]
+        return [quota for key in held if (quota := self._quota(key)) is not None]
+
+    def _quota(self, key: QuotaKey) -> Object | None:
+        return self._caches.of(resources.QUOTA).get(key.name, key.namespace)
+
+    def _is_for_project(self, key: QuotaKey) -> bool:
+        quota = self._quota(key)
+        return quota is not None and is_for_project(quota)
 
     async def _end(self, shoot: Object, end: datetime) -> None:
         metadata = shoot["metadata"]
@@ -85,6 +105,17 @@ class _LifetimeReconciler:
     async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
         """Patch the Shoot that was read. Raises Conflict if its owner has changed it since."""
         return await patch_as_read(self._client, resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
+
+
+def _credentials_in(kind: Binding) -> Values:
+    return lambda binding: (str(kind.credentials(binding)),)
+
+
+_CREDENTIALS = {resource: _credentials_in(kind) for resource, kind in BINDINGS.items()}
+
+
+def _binds_quotas(event: WatchEvent) -> bool:
+    return event.type != "MODIFIED" and bool(event.object.get("quotas"))
 
 
 def _concerns(event: WatchEvent) -> bool:

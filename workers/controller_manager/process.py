@@ -18,6 +18,13 @@ from workers.controller_manager.lifetime import run_lifetime_controller
 from workers.controller_manager.metrics import GardenCollector
 from workers.controller_manager.profiles import run_profile_controllers
 from workers.controller_manager.project import run_project_controller
+from workers.controller_manager.project_quotas import run_project_quota_controllers
+from workers.controller_manager.project_usage import (
+    ProjectConfig,
+    run_project_activity_controller,
+    run_stale_project_controller,
+)
+from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
 from workers.controller_manager.seed_certificates import run_seed_certificate_controller
 from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
@@ -54,6 +61,7 @@ class ControllerManagerConfig(ApiModel):
     shoots: ShootRules = ShootRules()
     gardenlet_lifecycle: GardenletLifecycleConfig = GardenletLifecycleConfig()
     bastions: BastionConfig = BastionConfig()
+    projects: ProjectConfig = ProjectConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended. None: there is no audit log."""
@@ -113,8 +121,12 @@ async def run(config_path: str) -> None:
                 RemainsWatcher(garden, caches, temporal).run(),
                 KeptBackupsWatcher(garden, caches, temporal).run(),
                 run_project_controller(garden, caches),
+                run_stale_project_controller(garden, caches, config.projects),
+                run_project_activity_controller(garden, caches),
+                run_project_quota_controllers(garden, caches, config.projects.quotas),
                 run_reference_controllers(garden, caches),
                 run_profile_controllers(garden, caches),
+                run_protection_controllers(garden, caches),
                 run_lifetime_controller(garden, caches),
                 run_bastion_controller(garden, caches, config.bastions),
                 run_seed_certificate_controller(garden, caches),

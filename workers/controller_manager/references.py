@@ -23,6 +23,7 @@ from api.resources import Resource
 from kube.cache import Caches, Key, Values, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, TryAgain
+from kube.edit import patch_as_read
 from kube.errors import NotFound
 from kube.finalizers import ensure_finalizer, remove_finalizer
 
@@ -119,8 +120,7 @@ class _ReferenceReconciler:
         if found is None:
             raise TryAgain(f"its credentials {BINDINGS[kind].credentials(binding)} do not exist")
         resource, credentials = found
-        labels = {BINDINGS[kind].label: "true"}
-        labels |= {f"{PROVIDER_PREFIX}{each}": "true" for each in _providers(binding)}
+        labels = _labels(kind, binding)
         known = credentials["metadata"].get("labels") or {}
         if not labels.items() <= known.items():
             patch = {"metadata": {"labels": labels}}
@@ -129,16 +129,24 @@ class _ReferenceReconciler:
         await self._set_finalizer(resource, credentials, FINALIZER_FOREIGN, wanted=True)
 
     async def _release_credentials(self, kind: Resource, binding: Object) -> None:
-        """Remove the finalizer from the binding's credentials, unless another binding uses them, too."""
+        """Remove from the binding's credentials the labels and the finalizer that no other binding needs."""
+        own = BINDINGS[kind].credentials(binding)
         others = [
-            each_kind.credentials(each)
+            (each_kind, each)
             for each_kind in BINDINGS.values()
             for each in self._caches.of(each_kind.resource).list()
-            if key_of(each) != key_of(binding) or each_kind.resource != kind
+            if each_kind.credentials(each) == own and (key_of(each), each_kind.resource) != (key_of(binding), kind)
         ]
         found = await self._credentials(kind, binding)
-        if BINDINGS[kind].credentials(binding) not in others and found is not None:
-            await self._set_finalizer(*found, FINALIZER_FOREIGN, wanted=False)
+        if found is None:
+            return
+        resource, credentials = found
+        needed = {key for each_kind, each in others for key in _labels(each_kind.resource, each)}
+        known = credentials["metadata"].get("labels") or {}
+        if dropped := {key: None for key in _labels(kind, binding) if key in known and key not in needed}:
+            credentials = await patch_as_read(self._client, resource, credentials, {"metadata": {"labels": dropped}})
+        if not others:
+            await self._set_finalizer(resource, credentials, FINALIZER_FOREIGN, wanted=False)
 
     async def _credentials(self, kind: Resource, binding: Object) -> tuple[Resource, Object] | None:
         credentials = BINDINGS[kind].credentials(binding)
@@ -152,6 +160,11 @@ class _ReferenceReconciler:
         elif "deletionTimestamp" not in obj["metadata"]:
             with contextlib.suppress(NotFound):
                 await ensure_finalizer(self._client, kind, obj, finalizer)
+
+
+def _labels(kind: Resource, binding: Object) -> dict[str, str]:
+    """Labels that a binding needs on its credentials."""
+    return dict.fromkeys((BINDINGS[kind].label, *(f"{PROVIDER_PREFIX}{each}" for each in _providers(binding))), "true")
 
 
 def _providers(binding: Object) -> list[str]:

@@ -9,6 +9,9 @@ from typing import Any
 from api.resources import SUBJECT_ACCESS_REVIEW, Resource
 from kube.client import KubeClient
 
+MASTERS = "system:masters"
+"""Group of administrators, which every API server lets do everything."""
+
 
 @dataclass(frozen=True)
 class User:

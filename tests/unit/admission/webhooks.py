@@ -1,5 +1,6 @@
 """Requests to the webhook server, and a garden in memory that it looks into."""
 
+import asyncio
 import json
 from base64 import b64decode
 from typing import Any
@@ -8,6 +9,7 @@ from aiohttp.test_utils import TestClient
 
 from api import resources
 from api.resources import Resource
+from kube.errors import AlreadyExists, Conflict
 from tests.unit.api.shoots import PROFILE, PROJECT, REGISTRATION, SEED
 from workers.admission.indexes import Index
 from workers.lib.access import User
@@ -29,6 +31,7 @@ class FakeGarden:
     def __init__(self) -> None:
         self.objects = [PROFILE, PROJECT, REGISTRATION, SEED, BINDING, SECRET]
         self.denied: set[tuple[str, str]] = set()
+        self._turns: dict[str, asyncio.Lock] = {}
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         assert name, "without a name an API server would return a list"
@@ -48,6 +51,29 @@ class FakeGarden:
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         return (verb, resource.plural) not in self.denied
+
+    async def create(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Store an object; a moment passes, as with a real API server."""
+        await asyncio.sleep(0)
+        metadata = obj["metadata"]
+        if await self.find(resources.resource_of(obj), metadata["name"], metadata["namespace"]):
+            raise AlreadyExists(409, "AlreadyExists", "creating")
+        self.objects.append({**obj, "metadata": {**metadata, "resourceVersion": "1"}})
+        return self.objects[-1]
+
+    async def replace(self, obj: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        metadata = obj["metadata"]
+        live = await self.find(resources.resource_of(obj), metadata["name"], metadata["namespace"])
+        if live is None or live["metadata"]["resourceVersion"] != metadata["resourceVersion"]:
+            raise Conflict(409, "Conflict", "replacing")
+        self.objects.remove(live)
+        version = str(int(metadata["resourceVersion"]) + 1)
+        self.objects.append({**obj, "metadata": {**metadata, "resourceVersion": version}})
+        return self.objects[-1]
+
+    def turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())
 
 
 async def ask(

@@ -56,6 +56,14 @@ async def test_the_shortest_life_counts_from_the_creation(garden):
         await becomes(garden, text(NOW + timedelta(days=14)))
 
 
+async def test_a_second_binding_to_the_same_credentials_gives_no_longer_life(garden):
+    furnish(garden, 14)
+    garden.api.put(f"{SECURITY}/credentialsbindings", changed(BINDING, "metadata.name", "second"))
+    garden.api.change(f"{CORE}/shoots", "demo", NAMESPACE, {"spec": {"credentialsBindingName": "second"}})
+    async with running(garden):
+        await becomes(garden, text(NOW + timedelta(days=14)))
+
+
 async def test_an_extended_expiration_is_kept(garden):
     furnish(garden, 14, age=20, expires=text(NOW + timedelta(days=3)))
     async with running(garden):
