@@ -286,7 +286,7 @@ async def garden() -> AsyncIterator[ApiServer]:
 
 
 async def read(garden: ApiServer) -> Any:
-    """What the flow of a Shoot reads, also if admission was not there."""
+    """Logins as the flow of a Shoot reads them, also if admission has not checked them."""
     shoot = {
         "metadata": {"name": "demo", "namespace": NAMESPACE, "uid": "u-1"},
         "spec": {

@@ -75,7 +75,7 @@ class _Use:
         self.name = name
 
     def faults(self, found: Object) -> str:
-        """What is wrong with the object for this Shoot; empty if nothing is."""
+        """Faults of the object for this Shoot; empty if there are none."""
         raise NotImplementedError
 
 

@@ -52,7 +52,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Provider:
-    """What is needed to fetch keys: two OpenIDConnects with the same values share them."""
+    """Source of keys: two OpenIDConnects with the same values share them."""
 
     issuer: str
     ca_bundle: bytes = b""

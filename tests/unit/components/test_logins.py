@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from activities.components import apiserver
+from activities.components import alerts, apiserver
 from activities.components.apiserver import AuthorizationWebhook
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm
@@ -176,7 +176,7 @@ def _pid(port: int) -> int:
 
 
 def authentication(*issuers: oidc.Issuer, prefix: str = "", anonymous: Any = None) -> dict[str, Any]:
-    """What ``activities.seed.logins`` reads from an owner's ConfigMap."""
+    """Content of an owner's ConfigMap, as ``activities.seed.logins`` reads it."""
     content = {
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AuthenticationConfiguration",
@@ -236,6 +236,32 @@ async def test_a_new_issuer_and_its_new_keys_work_in_the_same_process(
 
 async def _is(cluster: Cluster, token: str, name: str | None) -> bool:
     return await cluster.name(token) == name
+
+
+async def test_an_expression_that_the_api_server_refuses_shows_in_the_metric_of_the_alert(
+    tmp_path: Path, issuer: oidc.Issuer
+) -> None:
+    """Admission compiles no expressions. The API server keeps the issuers that it has, and says so in its log only."""
+    before = authentication(issuer)
+    rule = {"expression": "claims.("}
+    after = {**before, "jwt": [{**before["jwt"][0], "claimValidationRules": [rule]}]}
+    metric = "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds{"
+    async with (
+        Cluster(tmp_path).running(authentication=before) as cluster,
+        cluster.client("token-of-the-test") as admin,
+    ):
+        cluster.change(authentication=after)
+        await until(lambda: _shows(admin, metric, 'status="failure"'), RELOAD_SECONDS)
+        assert await cluster.name(token(issuer, "ann")) == "ann"
+
+        cluster.change(authentication=before)
+        await until(lambda: _shows(admin, metric, 'status="success"'), RELOAD_SECONDS)
+    assert metric[:-1] in json.dumps(alerts.rules(workers=False))
+
+
+async def _shows(admin: KubeClient, *parts: str) -> bool:
+    text = str(await admin.request("GET", "/metrics"))
+    return any(all(part in line for part in parts) for line in text.splitlines())
 
 
 async def test_an_issuer_names_neither_users_nor_groups_of_the_system(tmp_path: Path, issuer: oidc.Issuer) -> None:

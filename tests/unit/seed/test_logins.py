@@ -1,4 +1,4 @@
-"""What the flow reads from the garden for logins of a Shoot, and from extensions beside its control plane."""
+"""The flow reads logins of a Shoot from the garden, and a webhook for tokens from beside the control plane."""
 
 import base64
 from collections.abc import AsyncIterator
