@@ -162,10 +162,7 @@ def _authenticator(extension: Extension) -> Authenticator:
         extension.namespace,
         annotations.get(GENERIC_TOKEN_KUBECONFIG_NAME) or "generic-token-kubeconfig",
         replicas=0 if extension.hibernated else 2 if tolerance else 1,
-        blocked_networks=[
-            *(networks[kind] for kind in ("pods", "services", "nodes") if networks.get(kind)),
-            *(networks.get("blockCIDRs") or ()),
-        ],
+        blocked_networks=[networks[kind] for kind in ("pods", "services", "nodes") if networks.get(kind)],
         failure_tolerance=tolerance,
     )
 
