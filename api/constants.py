@@ -3,6 +3,7 @@
 # API groups and versions.
 CORE = "core.gardener.cloud"
 SECURITY = "security.gardener.cloud"
+AUTHENTICATION = "authentication.gardener.cloud"
 EXTENSIONS = "extensions.gardener.cloud"
 AUTHENTICATION = "authentication.gardener.cloud"
 OPERATIONS = "operations.gardener.cloud"
@@ -56,6 +57,9 @@ TEMPORAL_SERVERS = "gardener.cloud:temporal:servers"
 # Rights of extensions in a seed.
 EXTENSION_ROLE = "extensions.gardener.cloud/control-plane-role-of"
 """Label of a ClusterRole that the gardenlet binds in each control plane; value: name of the ControllerRegistration."""
+EXTENSION_TOKEN_WEBHOOK = "extensions.gardener.cloud/token-webhook-of"
+"""Label of a Secret beside a control plane with the kubeconfig of a webhook that the API server asks about bearer
+tokens; value: type of the Extension."""
 EXTENSION_SERVICE_ACCOUNT = "extensions.gardener.cloud/service-account"
 """Annotation of that ClusterRole: ``<namespace>/<name>`` of the ServiceAccount that gets the role."""
 

@@ -146,6 +146,9 @@ VOLUME_ATTACHMENT = _cluster("storage.k8s.io/v1", "VolumeAttachment")
 VOLUME_SNAPSHOT = _add("snapshot.storage.k8s.io/v1", "VolumeSnapshot")
 VOLUME_SNAPSHOT_CONTENT = _cluster("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent")
 
+# Shoot
+OPENID_CONNECT = _cluster("authentication.gardener.cloud/v1alpha1", "OpenIDConnect")
+
 # Garden
 CORE_BACKUP_BUCKET = _cluster("core.gardener.cloud/v1beta1", "BackupBucket")
 CORE_BACKUP_ENTRY = _add("core.gardener.cloud/v1beta1", "BackupEntry", "backupentries")

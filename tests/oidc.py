@@ -24,13 +24,12 @@ from landscape.pki import Authority
 
 AUDIENCE = "temporal"
 ROLES = {"look": ["everyone"], "repair": ["on-call"], "administer": ["platform"]}
-_KEY_ID = "first"
 _HOST = "127.0.0.1"
 _PAGE = """<title>Log in</title><form method="post">
 <input name="name" placeholder="name"><input name="password" type="password"><button>Log in</button></form>"""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Issuer:
     """A running issuer, and the server's configuration that trusts it."""
 
@@ -40,6 +39,9 @@ class Issuer:
     ca_file: Path
     client: "Client"
     """The client that may send people here to log in."""
+    documents: dict[str, Any]
+    """Answers to GET, by path."""
+    key_id: str = "first"
     people: dict[str, "Person"] = field(default_factory=dict)
     """People that can log in, by name."""
     given: dict[str, str] = field(default_factory=dict)
@@ -47,20 +49,26 @@ class Issuer:
 
     def token(self, name: str, /, *groups: str, key: rsa.RSAPrivateKey | None = None, **claims: Any) -> str:
         """Signed by the issuer's key, or by another ``key`` of the same id. ``claims`` replace the usual ones."""
-        signed = _content({"alg": "RS256", "kid": _KEY_ID}, self._claims(name, groups, claims))
+        signed = _content({"alg": "RS256", "kid": self.key_id}, self._claims(name, groups, claims))
         signature = (key or self.key).sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{signed}.{_base64(signature)}"
 
-    def unsigned_token(self, name: str, *groups: str) -> str:
-        return f"{_content({'alg': 'none', 'kid': _KEY_ID}, self._claims(name, groups, {}))}."
+    def unsigned_token(self, name: str, *groups: str, **claims: Any) -> str:
+        return f"{_content({'alg': 'none', 'kid': self.key_id}, self._claims(name, groups, claims))}."
 
-    def token_by_public_key(self, name: str, *groups: str) -> str:
+    def token_by_public_key(self, name: str, *groups: str, **claims: Any) -> str:
         """Signed with the issuer's public key as a shared secret."""
-        signed = _content({"alg": "HS256", "kid": _KEY_ID}, self._claims(name, groups, {}))
+        signed = _content({"alg": "HS256", "kid": self.key_id}, self._claims(name, groups, claims))
         public = self.key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         return f"{signed}.{_base64(hmac.digest(public, signed.encode(), sha256))}"
+
+    def rotate(self) -> None:
+        """Sign with a new key, and publish no other one any more."""
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.key_id = secrets.token_urlsafe(6)
+        self.documents["/keys"] = {"keys": [_jwk(self.key, self.key_id)]}
 
     def _claims(self, name: str, groups: tuple[str, ...], changed: Mapping[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC)
@@ -126,13 +134,16 @@ class _Login:
 
 
 @contextmanager
-def issuer(directory: Path) -> Iterator[Issuer]:
-    """Runs until the end of the block; ``directory`` takes its certificate and the configuration."""
+def issuer(directory: Path, host: str = _HOST) -> Iterator[Issuer]:
+    """Runs until the end of the block; ``directory`` takes its certificate and the configuration.
+
+    ``host``: address of this machine at which it listens.
+    """
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pair = Authority(directory, "issuer-ca").issue("issuer", "issuer", names=[_HOST])
+    pair = Authority(directory, "issuer-ca").issue("issuer", "issuer", names=[host])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pair.certificate, pair.key)
-    documents: dict[str, Any] = {"/keys": {"keys": [_jwk(key)]}}
+    documents: dict[str, Any] = {"/keys": {"keys": [_jwk(key, "first")]}}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -167,9 +178,9 @@ def issuer(directory: Path) -> Iterator[Issuer]:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: tests say what fails."""
 
-    server = ThreadingHTTPServer((_HOST, 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     server.socket = tls.wrap_socket(server.socket, server_side=True)
-    url = f"https://{_HOST}:{server.server_port}"
+    url = f"https://{host}:{server.server_port}"
     documents["/.well-known/openid-configuration"] = {
         "issuer": url,
         "jwks_uri": f"{url}/keys",
@@ -177,7 +188,7 @@ def issuer(directory: Path) -> Iterator[Issuer]:
         "token_endpoint": f"{url}/token",
     }
     config, authority = directory / "oidc.yaml", directory / "issuer-ca.crt"
-    running = Issuer(url, key, config, authority, Client())
+    running = Issuer(url, key, config, authority, Client(), documents)
     login = _Login(running)
     trusted = {"url": url, "audience": AUDIENCE, "certificateAuthorityFile": str(authority)}
     config.write_text(yaml.safe_dump({"issuer": trusted, "roles": ROLES}))
@@ -195,14 +206,14 @@ def _values(encoded: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(encoded).items()}
 
 
-def _jwk(key: rsa.RSAPrivateKey) -> dict[str, str]:
+def _jwk(key: rsa.RSAPrivateKey, key_id: str) -> dict[str, str]:
     numbers = key.public_key().public_numbers()
     modulus, exponent = (each.to_bytes((each.bit_length() + 7) // 8, "big") for each in (numbers.n, numbers.e))
     return {
         "kty": "RSA",
         "use": "sig",
         "alg": "RS256",
-        "kid": _KEY_ID,
+        "kid": key_id,
         "n": _base64(modulus),
         "e": _base64(exponent),
     }

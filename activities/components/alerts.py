@@ -59,6 +59,13 @@ def _down(job: str) -> str:
     return f'absent(up{{job="{job}"}} == 1)'
 
 
+def _refuses_file(of: str) -> str:
+    """Expression that holds while the API server's last attempt to read a changed file of logins has failed."""
+    time = f"apiserver_{of}_config_controller_automatic_reload_last_timestamp_seconds"
+    failure, success = (f'{time}{{status="{status}"}}' for status in ("failure", "success"))
+    return f"{failure} unless ignoring (status) ({success} > ignoring (status) {failure})"
+
+
 _CONTROL_PLANE = (
     Alert("KubeApiserverDown", _down(apiserver.NAME), "5m", "blocker", apiserver.NAME,
           "The API server does not answer."),
@@ -66,6 +73,12 @@ _CONTROL_PLANE = (
           "Deployments, jobs and other resources are not reconciled."),
     Alert("ApiServerNotReachable", 'probe_success{job="blackbox-apiserver"} == 0', "5m", "blocker", apiserver.NAME,
           "The API server cannot be reached at {{ $labels.instance }}."),
+    Alert("ApiServerRefusesAuthenticationConfiguration", _refuses_file("authentication"), "5m", "warning",
+          apiserver.NAME, "The API server refuses the ConfigMap of structuredAuthentication, for example an expression "
+          "of CEL. It uses the previous one until its next start. Its log has the reason.", visibility="owner"),
+    Alert("ApiServerRefusesAuthorizationConfiguration", _refuses_file("authorization"), "5m", "warning",
+          apiserver.NAME, "The API server refuses the ConfigMap of structuredAuthorization, for example an expression "
+          "of CEL. It uses the previous one until its next start. Its log has the reason.", visibility="owner"),
 )  # fmt: skip
 _NODES = (
     Alert("KubeSchedulerDown", _down(scheduler.NAME), "15m", "critical", scheduler.NAME,

@@ -1,7 +1,9 @@
 """kube-apiserver of a shoot: Deployment, Service, PodDisruptionBudget, and its configuration files.
 
-Flags follow Gardener's pkg/component/kubernetes/apiserver. One point differs: probes use no token.
-Anonymous requests are allowed only for the health endpoints, so the pod template holds no credential.
+Flags follow Gardener's pkg/component/kubernetes/apiserver. Two points differ. Probes use no token: anonymous requests
+are allowed for the health endpoints, so the pod template holds no credential. And the files of structured
+authentication and authorization have names without a digest of their content: the API server reads a changed file
+again, so a new issuer of tokens or a new webhook restarts no pod.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ from typing import Any
 from activities.components import base, gateway
 from activities.components.base import Manifest
 from api import images
+from api.validation.logins import HEALTH_PATHS, NODE, RBAC
 
 NAME = "kube-apiserver"
 PORT = 443
@@ -38,6 +41,20 @@ A pod seldom needs so long.
 """
 
 _SECRETS = "/srv/kubernetes"
+_CONFIG = "/etc/kubernetes"
+AUTHENTICATION, AUTHORIZATION = f"{NAME}-authentication", f"{NAME}-authorization"
+"""Names of the ConfigMap and of the Secret with the files that the API server reads again when they change."""
+_CONFIG_VERSION = "apiserver.config.k8s.io/v1beta1"
+"""Version of both files: all versions of Kubernetes from 1.30 on read it, also while a new one is rolled out."""
+_NO_SYSTEM_USERS = (
+    ("!user.username.startsWith('system:')", "the name begins with system:, which is reserved for the cluster"),
+    (
+        "user.groups.all(group, !group.startsWith('system:'))",
+        "the name of a group begins with system:, which is reserved for the cluster",
+    ),
+)
+"""Rules for users of an owner's issuers. Without them, the issuer could name a user ``system:kube-controller-manager``
+or the group ``system:masters``."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,16 @@ class Secrets:
     vpn_client: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # no repr, because the kubeconfig holds credentials
+class AuthorizationWebhook:
+    """One authorizer of the owner's AuthorizationConfiguration."""
+
+    authorizer: Mapping[str, Any]
+    """The entry of the configuration, without connectionInfo."""
+    kubeconfig: Mapping[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
 class ApiServer:
     """Values of one shoot's API server."""
 
@@ -77,6 +103,14 @@ class ApiServer:
     """``Shoot.spec.kubernetes.kubeAPIServer``."""
     audit_policy: str = ""
     """YAML of the owner's own policy; empty for the default."""
+    authentication: Mapping[str, Any] = field(default_factory=dict)
+    """The owner's AuthenticationConfiguration, without faults."""
+    webhooks: Sequence["AuthorizationWebhook"] = ()
+    """Webhooks that the API server asks for each request that RBAC does not allow."""
+    plugin_kubeconfigs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Kubeconfigs of admission plugins, by name of the plugin."""
+    token_webhook: str = ""
+    """Kubeconfig of a webhook for bearer tokens that the API server does not know itself; empty if there is none."""
     default_issuer: str = ""
     """Tokens of this issuer are always accepted, also if ``issuer`` is another one: pods may still hold such tokens."""
     key_set: str = ""
@@ -97,6 +131,7 @@ def objects(server: ApiServer) -> list[Manifest]:
     files = _config_maps(server, labels)
     return [
         *files,
+        *_reloaded(server, labels),
         base.pod_disruption_budget(NAME, server.namespace, SELECT),
         _deployment(server, files),
     ]
@@ -132,38 +167,127 @@ def _config_maps(server: ApiServer, labels: Mapping[str, str]) -> list[Manifest]
     policy = server.audit_policy or base.to_json(default_audit_policy())
     made = [
         config_map("audit-policy", {"audit-policy.yaml": policy}),
-        config_map("authentication", {"authentication-config.yaml": base.to_json(_authentication())}),
-        config_map("admission", _admission_files(server.settings)),
+        config_map("admission", _admission_files(server)),
     ]
     if server.workers:
         egress = {"egress-selector-configuration.yaml": base.to_json(_egress_selector())}
         made.append(config_map("egress-selector", egress))
+    if server.token_webhook:
+        made.append(
+            base.versioned_secret(
+                f"{NAME}-token-webhook", server.namespace, {"kubeconfig": server.token_webhook}, labels=labels
+            )
+        )
+    if server.plugin_kubeconfigs:
+        # Admission plugins read their kubeconfigs only when the API server starts.
+        kubeconfigs = {_kubeconfig_file(name): base.to_json(each) for name, each in server.plugin_kubeconfigs.items()}
+        made.append(
+            base.versioned_secret(f"{NAME}-admission-kubeconfigs", server.namespace, kubeconfigs, labels=labels)
+        )
     return made
 
 
-def _authentication() -> Manifest:
-    return {
-        "apiVersion": "apiserver.config.k8s.io/v1",
-        "kind": "AuthenticationConfiguration",
-        "anonymous": {
-            "enabled": True,
-            "conditions": [{"path": path} for path in ("/healthz", "/livez", "/readyz")],
+def _reloaded(server: ApiServer, labels: Mapping[str, str]) -> list[Manifest]:
+    """The files that a running API server reads again when they change."""
+    namespace = server.namespace
+    authentication = {"authentication-config.yaml": base.to_json(_authentication(server))}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": base.metadata(AUTHENTICATION, namespace, labels=labels),
+            "data": authentication,
         },
-    }
-
-
-def _admission_files(settings: Mapping[str, Any]) -> dict[str, str]:
-    configured = [
-        {"name": plugin["name"], "configuration": plugin["config"]}
-        for plugin in settings.get("admissionPlugins") or []
-        if plugin.get("config") and not plugin.get("disabled")
+        # One Secret, so that the kubelet replaces the list of webhooks and their kubeconfigs at once.
+        base.secret(AUTHORIZATION, namespace, _authorization_files(server), labels=labels),
     ]
+
+
+def _authentication(server: ApiServer) -> Manifest:
+    made: Manifest = {
+        "apiVersion": _CONFIG_VERSION,
+        "kind": "AuthenticationConfiguration",
+        "jwt": [_without_system_users(each) for each in server.authentication.get("jwt") or ()],
+        "anonymous": _anonymous(server),
+    }
+    return made
+
+
+def _without_system_users(authenticator: Mapping[str, Any]) -> Manifest:
+    rules = list(authenticator.get("userValidationRules") or ())
+    known = {each["expression"] for each in rules}  # the API server refuses an expression that comes twice
+    rules += [{"expression": rule, "message": text} for rule, text in _NO_SYSTEM_USERS if rule not in known]
+    return {**authenticator, "userValidationRules": rules}
+
+
+def _anonymous(server: ApiServer) -> Manifest:
+    """Paths that anonymous clients may read: the health endpoints, and what the owner adds. No condition: all paths."""
+    wanted = server.authentication.get("anonymous")
+    added = [each["path"] for each in (wanted or {}).get("conditions") or ()]
+    if wanted is not None and not added:
+        return {"enabled": True}
+    return {"enabled": True, "conditions": [{"path": path} for path in dict.fromkeys((*HEALTH_PATHS, *added))]}
+
+
+def _authorization_files(server: ApiServer) -> dict[str, str]:
+    """The list of authorizers, and the kubeconfig of each webhook.
+
+    A webhook is asked only about requests that Node and RBAC do not allow, so it cannot stop the control plane. The
+    name of a kubeconfig has a digest of its content, because the API server reads a kubeconfig again only if the list
+    of authorizers has changed.
+    """
+    authorizers: list[Manifest] = [{"type": "RBAC", "name": RBAC}]
+    if server.workers:
+        authorizers.insert(0, {"type": "Node", "name": NODE})
+    files = {}
+    for each in server.webhooks:
+        content = base.to_json(each.kubeconfig)
+        file = f"{each.authorizer['name']}-{base.checksum(content)[:8]}.kubeconfig"
+        files[file] = content
+        connection = {"type": "KubeConfigFile", "kubeConfigFile": f"{_CONFIG}/authorization/{file}"}
+        webhook = {**each.authorizer["webhook"], "connectionInfo": connection}
+        authorizers.append({**each.authorizer, "webhook": webhook})
+    made = {"apiVersion": _CONFIG_VERSION, "kind": "AuthorizationConfiguration", "authorizers": authorizers}
+    return {"authorization-config.yaml": base.to_json(made), **files}
+
+
+_PLUGIN_CONFIGURATIONS: dict[str, Manifest] = {
+    name: {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration"}
+    for name in ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
+}
+"""Admission plugins whose configuration names a kubeconfig, with the configuration's kind. ImagePolicyWebhook is the
+third: its configuration has no kind, and names the kubeconfig one level deeper."""
+
+
+def _admission_files(server: ApiServer) -> dict[str, str]:
+    configured = []
+    for plugin in server.settings.get("admissionPlugins") or []:
+        if plugin.get("disabled"):
+            continue
+        configuration = _plugin_configuration(plugin, server.plugin_kubeconfigs)
+        if configuration:
+            configured.append({"name": plugin["name"], "configuration": configuration})
     configuration = {
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AdmissionConfiguration",
         "plugins": configured,
     }
     return {"admission-configuration.yaml": base.to_json(configuration)}
+
+
+def _plugin_configuration(plugin: Mapping[str, Any], kubeconfigs: Mapping[str, Mapping[str, Any]]) -> Manifest:
+    """The owner's configuration of an admission plugin, with the path of its kubeconfig."""
+    name, config = plugin["name"], dict(plugin.get("config") or {})
+    if name not in kubeconfigs:
+        return config
+    path = f"{_CONFIG}/admission-kubeconfigs/{_kubeconfig_file(name)}"
+    if name == "ImagePolicyWebhook":
+        return {**config, "imagePolicy": {**(config.get("imagePolicy") or {}), "kubeConfigFile": path}}
+    return {**_PLUGIN_CONFIGURATIONS[name], **config, "kubeConfigFile": path}
+
+
+def _kubeconfig_file(plugin: str) -> str:
+    return f"{plugin.lower()}.kubeconfig"
 
 
 def _egress_selector() -> Manifest:
@@ -188,9 +312,16 @@ def _egress_selector() -> Manifest:
 def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
     volumes, mounts = _secret_volumes(server)
     for item in files:
-        short = item["metadata"]["name"].removeprefix(f"{NAME}-").rpartition("-")[0]
-        volumes.append(base.config_map_volume(short, item["metadata"]["name"]))
-        mounts[short] = f"/etc/kubernetes/{short}"
+        name = item["metadata"]["name"]
+        short = name.removeprefix(f"{NAME}-").rpartition("-")[0]
+        secret = item["kind"] == "Secret"
+        volumes.append(base.secret_volume(short, name) if secret else base.config_map_volume(short, name))
+        mounts[short] = f"{_CONFIG}/{short}"
+    volumes += [
+        base.config_map_volume("authentication", AUTHENTICATION),
+        base.secret_volume("authorization", AUTHORIZATION),
+    ]
+    mounts |= {"authentication": f"{_CONFIG}/authentication", "authorization": f"{_CONFIG}/authorization"}
     main = base.container(
         NAME,
         images.kubernetes(NAME, server.version),
@@ -207,7 +338,8 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         server.namespace,
         select=SELECT,
         replicas=server.replicas,
-        annotations=base.references(files),
+        # A running API server refuses another list of paths for anonymous clients, so a change of it rolls the pods.
+        annotations={**base.references(files), "checksum/anonymous": base.checksum(_anonymous(server))},
         pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"} if server.workers else None,
         pod={
             "automountServiceAccountToken": False,
@@ -252,7 +384,7 @@ def _secret_volumes(server: ApiServer) -> tuple[list[Manifest], dict[str, str]]:
 def _flags(server: ApiServer) -> list[str]:
     settings = server.settings
     requests = settings.get("requests") or {}
-    config = "/etc/kubernetes"
+    config = _CONFIG
     flags = {
         "admission-control-config-file": f"{config}/admission/admission-configuration.yaml",
         "advertise-address": ADVERTISE_ADDRESS,
@@ -263,7 +395,7 @@ def _flags(server: ApiServer) -> list[str]:
         "audit-log-mode": "batch",
         "audit-policy-file": f"{config}/audit-policy/audit-policy.yaml",
         "authentication-config": f"{config}/authentication/authentication-config.yaml",
-        "authorization-mode": "Node,RBAC" if server.workers else "RBAC",
+        "authorization-config": f"{config}/authorization/authorization-config.yaml",
         "bind-address": "0.0.0.0",
         "client-ca-file": f"{_SECRETS}/ca-client/bundle.crt",
         "default-not-ready-toleration-seconds": str(settings.get("defaultNotReadyTolerationSeconds", 300)),
@@ -317,6 +449,14 @@ def _flags(server: ApiServer) -> list[str]:
             "kubelet-client-certificate": f"{_SECRETS}/kubelet-client/tls.crt",
             "kubelet-client-key": f"{_SECRETS}/kubelet-client/tls.key",
             "kubelet-preferred-address-types": "InternalIP,Hostname,ExternalIP",
+        }
+    if server.token_webhook:
+        flags |= {
+            "authentication-token-webhook-config-file": f"{config}/token-webhook/kubeconfig",
+            "authentication-token-webhook-version": "v1",
+            # As long as the API server itself keeps an accepted token. The default of 2 minutes would let a user in
+            # for 2 minutes after the issuer has been removed.
+            "authentication-token-webhook-cache-ttl": "10s",
         }
     if gates := settings.get("featureGates"):
         flags["feature-gates"] = _pairs(gates)

@@ -1,5 +1,6 @@
 """Parts that manifests of all components share: metadata, pods, volumes, access to the shoot's API."""
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -452,6 +453,23 @@ def versioned_config_map(name: str, namespace: str, data: Labels, *, labels: Lab
         ),
         "immutable": True,
         "data": dict(data),
+    }
+
+
+def versioned_secret(name: str, namespace: str, data: Labels, *, labels: Labels) -> Manifest:
+    """An immutable Secret named after its content, as ``versioned_config_map`` makes ConfigMaps."""
+    made = secret(f"{name}-{checksum(dict(data))[:8]}", namespace, data, labels={**labels, VERSIONED_LABEL: "true"})
+    return {**made, "immutable": True}
+
+
+def secret(name: str, namespace: str, data: Labels, *, labels: Labels) -> Manifest:
+    """A Secret with these texts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(name, namespace, labels=labels),
+        "type": "Opaque",
+        "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
     }
 
 

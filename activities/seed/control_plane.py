@@ -31,6 +31,7 @@ from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
 from activities.seed.issuer import issuer_of
+from activities.seed.logins import read_logins, read_token_webhook
 from activities.seed.namespace import write_shoot_status
 from activities.seed.secrets import generate_encryption_configuration
 from api import resources
@@ -183,6 +184,13 @@ class ControlPlaneActivities:
         )
         names = ApiNames.of(view)
         networks = Networks.of(view)
+        settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
+        accepted = (settings.get("serviceAccountConfig") or {}).get("acceptedIssuers") or []
+        own_issuers = [issuer.url, names.default_issuer, *accepted]
+        wanted = await read_logins(self._clusters, task, view, own_issuers)
+        if wanted.left_out:
+            plugins = [each for each in settings["admissionPlugins"] if each["name"] not in wanted.left_out]
+            settings = {**settings, "admissionPlugins": plugins}
         server = apiserver.ApiServer(
             namespace=task.technical_id,
             version=view.kubernetes_version,
@@ -193,8 +201,12 @@ class ControlPlaneActivities:
             key_set=issuer.key_set,
             service_cidrs=networks.services,
             secrets=await _apiserver_secrets(secrets, view, names, networks),
-            settings=view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {},
+            settings=settings,
             audit_policy=policy,
+            authentication=wanted.authentication,
+            webhooks=wanted.webhooks,
+            plugin_kubeconfigs=wanted.plugin_kubeconfigs,
+            token_webhook=await read_token_webhook(self._clusters, task, view),
             workers=not view.workerless,
             failure_tolerance=failure_tolerance(view),
         )
@@ -238,6 +250,8 @@ class ControlPlaneActivities:
         seed, caches = self._clusters.seed, self._clusters.seed_caches
         await rollout.end(seed, caches, task.technical_id, apiserver.SELECT, _DELETION_SECONDS)
         await rollout.delete_component(self._clusters.seed, apiserver.NAME, task.technical_id, apiserver.SELECT)
+        files = [(resources.CONFIG_MAP, apiserver.AUTHENTICATION), (resources.SECRET, apiserver.AUTHORIZATION)]
+        await rollout.delete(self._clusters.seed, files, task.technical_id)
         return TaskResult()
 
     @activity.defn

@@ -48,7 +48,7 @@ async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> Non
 
 
 async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Apply a component, the Deployment last, and delete the ConfigMaps that only its older revisions used."""
+    """Apply a component, the Deployment last, and delete the files that only its older revisions used."""
     deployment = next(item for item in objects if item["kind"] == "Deployment")
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
     before = await client.find(resources.DEPLOYMENT, name, namespace)
@@ -62,13 +62,13 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
     await client.apply(deployment, manager=MANAGER, live=before)
     if _references(before) == _references(deployment):
         return
-    # Keep the ConfigMaps of the previous revision: its pods may start once more before they are replaced.
+    # Keep the files of the previous revision: its pods may start once more before they are replaced.
     kept = _references(before) | _references(deployment)
     select = deployment["spec"]["selector"]["matchLabels"]
-    stored = await client.list(resources.CONFIG_MAP, namespace, labels=_versioned_of(select))
-    for item in stored:
-        if item["metadata"]["name"] not in kept:
-            await client.delete(resources.CONFIG_MAP, item["metadata"]["name"], namespace, uid=item["metadata"]["uid"])
+    for kind in (resources.CONFIG_MAP, resources.SECRET):
+        for item in await client.list(kind, namespace, labels=_versioned_of(select)):
+            if item["metadata"]["name"] not in kept:
+                await client.delete(kind, item["metadata"]["name"], namespace, uid=item["metadata"]["uid"])
 
 
 def _versioned_of(select: Mapping[str, str]) -> str:
@@ -237,9 +237,10 @@ async def delete_component(
 
 
 async def delete_versioned(client: KubeClient, select: Mapping[str, str], namespace: str) -> None:
-    """Delete all versioned ConfigMaps of a component."""
-    stored = await client.list(resources.CONFIG_MAP, namespace, labels=_versioned_of(select))
-    await delete(client, [(resources.CONFIG_MAP, item["metadata"]["name"]) for item in stored], namespace)
+    """Delete all versioned ConfigMaps and Secrets of a component."""
+    for kind in (resources.CONFIG_MAP, resources.SECRET):
+        stored = await client.list(kind, namespace, labels=_versioned_of(select))
+        await delete(client, [(kind, item["metadata"]["name"]) for item in stored], namespace)
 
 
 async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:

@@ -1,1 +1,1 @@
-"""Models of authentication.gardener.cloud: requests to subresources, which are answered and never stored."""
+"""Models of authentication.gardener.cloud: requests to subresources of the garden, and a kind of Shoots."""

@@ -13,7 +13,7 @@ from prometheus_client import Histogram
 from pydantic import ValidationError
 
 from api.resources import Object
-from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
+from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
 from workers.admission.protection import check_finalizers_kept, check_update_allowed
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
@@ -34,7 +34,8 @@ Patch = list[dict[str, Any]]
 def application(garden: Garden) -> web.Application:
     """The server's routes."""
     mutators = {(each.group, each.plural): handler for each, handler in MUTATORS.items()}
-    validators = {(each.group, each.plural): handler for each, handler in (VALIDATORS | DELETION_VALIDATORS).items()}
+    all_validators = VALIDATORS | REFERENCE_VALIDATORS | DELETION_VALIDATORS
+    validators = {(each.group, each.plural): handler for each, handler in all_validators.items()}
 
     async def mutate(review: Review) -> dict[str, Any]:
         if review.object is None:

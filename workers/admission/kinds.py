@@ -96,6 +96,8 @@ from workers.admission.indexes import (
     Index,
     place,
 )
+from workers.admission.logins import check_shoot as check_logins
+from workers.admission.logins import validate_reference
 from workers.admission.projects import control_plane, project_of
 from workers.admission.quotas import check_quotas, quotas_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
@@ -165,6 +167,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     refuse_forbidden(review, check_references(shoot, old, world))
     await check_binding_switch(review, shoot, old, garden)
     await check_quotas(review, shoot, old, garden)
+    await check_logins(review, shoot, old, garden)
     mails = not alerting.receivers(shoot.to_wire()) or bool(
         alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
     )
@@ -665,5 +668,10 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.OPERATIONS_BASTION: validate_bastion,
 }
 """Handlers of creations, updates and deletions."""
+REFERENCE_VALIDATORS: dict[Resource, Validate] = {
+    resources.CONFIG_MAP: validate_reference,
+    resources.SECRET: validate_reference,
+}
+"""Handlers of creations and updates of objects that Shoots name, in namespaces of Projects only."""
 DELETION_VALIDATORS: dict[Resource, Validate] = {resources.NAMESPACE: validate_project_namespace}
 """Handlers of deletions only; of namespaces, only those of Projects."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
 from api.resources import Resource
-from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
+from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
+from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
 from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
 from workers.admission.seed_writes import rules
 
@@ -15,6 +16,13 @@ MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
 PROTECT_PATH = "/protect-references"
 RESTRICT_PATH = "/restrict-seeds"
+
+_OF_LOGINS = " || ".join(
+    f"({each} != null && has({each}.data) && '{key}' in {each}.data)"
+    for each in ("object", "oldObject")
+    for key in (CONFIG_KEY, KUBECONFIG_KEY)
+)
+"""Whether a ConfigMap or Secret has a key by which a Shoot's logins are configured, or has just lost it."""
 
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
@@ -79,6 +87,18 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "objectSelector": {"matchLabels": {UPDATE_RESTRICTION: "true"}},
         },
     ]
+    references = configuration(
+        "ValidatingWebhookConfiguration", VALIDATE_PATH, REFERENCE_VALIDATORS, ["CREATE", "UPDATE"]
+    )
+    validating["webhooks"].append(
+        references["webhooks"][0]
+        | {
+            "name": "references.admission.gardener.cloud",
+            "namespaceSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
+            # Other writes of Secrets and ConfigMaps do not go through this webhook, and do not get slower.
+            "matchConditions": [{"name": "logins", "expression": _OF_LOGINS}],
+        }
+    )
     restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
     validating["webhooks"].append(
         restriction

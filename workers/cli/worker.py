@@ -22,10 +22,15 @@ _PROCESSES = {
     ),
     "node-agent": ("workers.node_agent", "Applies the operating system config on a node."),
     "node-local-dns": ("workers.node_local_dns", "Redirects DNS requests of a node to its DNS server."),
+    "oidc-webhook-authenticator": (
+        "workers.oidc_service.authenticator",
+        "Verifies tokens of OpenID Connect for the API server of one shoot.",
+    ),
     "promote": ("workers.promote", "Makes a build of the workers the current one, and ends."),
     "provider-local": ("workers.provider_local", "The infrastructure provider of the landscape."),
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
     "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),
+    "shoot-oidc-service": ("workers.oidc_service", "The extension that deploys these authenticators in a seed."),
     "setup": ("workers.setup", "Prepares a garden and a Temporal, and ends."),
     "subresources": ("workers.subresources", "Issues kubeconfigs of Shoots, behind the garden's front door."),
 }

@@ -15,6 +15,7 @@ from workers.controller_manager.audit import AuditLog
 from workers.controller_manager.bastions import BastionConfig, run_bastion_controller
 from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.controller_manager.lifetime import run_lifetime_controller
+from workers.controller_manager.logins import run_login_controller
 from workers.controller_manager.metrics import GardenCollector
 from workers.controller_manager.profiles import run_profile_controllers
 from workers.controller_manager.project import run_project_controller
@@ -127,6 +128,7 @@ async def run(config_path: str) -> None:
                 run_reference_controllers(garden, caches),
                 run_profile_controllers(garden, caches),
                 run_protection_controllers(garden, caches),
+                run_login_controller(garden, caches),
                 run_lifetime_controller(garden, caches),
                 run_bastion_controller(garden, caches, config.bastions),
                 run_seed_certificate_controller(garden, caches),

@@ -1,1 +1,1 @@
-"""authentication.gardener.cloud/v1alpha1, one module for each pair of kinds."""
+"""authentication.gardener.cloud/v1alpha1, one module for each kind or pair of kinds."""

@@ -45,9 +45,6 @@ ROOT = Path(__file__).parents[3]
 KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile)
 SILENT = {
     ("Shoot", "spec.provider.workers[].caBundle"),
-    ("Shoot", "spec.kubernetes.kubeAPIServer.admissionPlugins[].kubeconfigSecretName"),
-    ("Shoot", "spec.kubernetes.kubeAPIServer.structuredAuthentication.configMapName"),
-    ("Shoot", "spec.kubernetes.kubeAPIServer.structuredAuthorization"),
     ("Project", "spec.dualApprovalForDeletion"),
     ("CloudProfile", "spec.machineImages[].versions[].capabilityFlavors"),
     ("CloudProfile", "spec.machineTypes[].capabilities"),

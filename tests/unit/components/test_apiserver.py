@@ -1,11 +1,12 @@
 """Flags of a shoot's API server, and flags that it never gets."""
 
+import base64
 import json
 
 import pytest
 
 from activities.components import apiserver
-from activities.components.apiserver import ApiServer, Secrets
+from activities.components.apiserver import ApiServer, AuthorizationWebhook, Secrets
 
 SECRETS = Secrets(
     ca_bundle="ca-bundle",
@@ -52,9 +53,14 @@ def config_file(made, name, key):
     found = next(
         item
         for item in made
-        if item["kind"] == "ConfigMap" and item["metadata"]["name"].startswith(f"kube-apiserver-{name}-")
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"].startswith(f"kube-apiserver-{name}")
     )
     return json.loads(found["data"][key])
+
+
+def authorizers(made):
+    found = next(item for item in made if item["metadata"]["name"] == "kube-apiserver-authorization")
+    return json.loads(base64.b64decode(found["data"]["authorization-config.yaml"]))["authorizers"]
 
 
 def test_anonymous_clients_may_read_health_endpoints_only():
@@ -96,7 +102,7 @@ def test_a_cluster_without_workers_has_no_tunnel_and_no_kubelets():
 
     assert "egress-selector-config-file" not in flags(made)
     assert "kubelet-client-certificate" not in flags(made)
-    assert flags(made)["authorization-mode"] == "RBAC"
+    assert [each["type"] for each in authorizers(made)] == ["RBAC"]
     volumes = {each["name"] for each in deployment(made)["spec"]["template"]["spec"]["volumes"]}
     assert not {"kubelet-ca", "kubelet-client", "vpn-ca", "vpn-client"} & volumes
 
@@ -109,7 +115,10 @@ def test_a_changed_configuration_rolls_the_pods_and_leaves_the_old_one_its_files
 
     assert len(names[0] - names[1]) == 1
     assert deployment(before)["spec"]["template"] != deployment(after)["spec"]["template"]
-    assert all(item["immutable"] for item in before if item["kind"] == "ConfigMap")
+    reloaded = "kube-apiserver-authentication"
+    assert all(
+        item["immutable"] for item in before if item["kind"] == "ConfigMap" and item["metadata"]["name"] != reloaded
+    )
 
 
 def test_all_mounted_files_come_from_a_volume_of_the_pod():
@@ -203,3 +212,45 @@ def test_earlier_tokens_are_accepted_after_the_issuer_becomes_managed():
 def test_a_single_api_server_never_closes_connections_to_rebalance(replicas):
     """GOAWAY balances connections between servers; with one it would only break them."""
     assert (flags(apiserver.objects(server(replicas=replicas)))["goaway-chance"] == "0") == (replicas == 1)
+
+
+JWT = {"issuer": {"url": "https://a.example.org", "audiences": ["a"]}, "claimMappings": {"username": {"claim": "sub"}}}
+WEBHOOK = AuthorizationWebhook({"type": "Webhook", "name": "mine", "webhook": {"timeout": "1s"}}, {"users": []})
+
+
+def test_a_new_issuer_or_webhook_does_not_roll_the_pods():
+    """The API server reads these files again itself; a rollout takes minutes, and ends watches."""
+    before = apiserver.objects(server())
+    after = apiserver.objects(server(authentication={"jwt": [JWT]}, webhooks=[WEBHOOK]))
+
+    assert deployment(before) == deployment(after)
+    assert config_file(after, "authentication", "authentication-config.yaml")["jwt"][0]["issuer"] == JWT["issuer"]
+    assert [each["name"] for each in authorizers(after)] == ["node", "rbac", "mine"]
+
+
+def test_other_paths_for_anonymous_clients_roll_the_pods():
+    """A running API server refuses to change them, and would keep the old ones until its next start."""
+    anonymous = {"enabled": True, "conditions": [{"path": "/version"}]}
+    before, after = apiserver.objects(server()), apiserver.objects(server(authentication={"anonymous": anonymous}))
+
+    assert deployment(before)["spec"]["template"] != deployment(after)["spec"]["template"]
+
+
+def test_a_webhooks_kubeconfig_has_another_file_name_when_it_changes():
+    """The API server reads a kubeconfig again only if the list of authorizers has changed."""
+    other = AuthorizationWebhook(WEBHOOK.authorizer, {"users": [{"name": "other"}]})
+    files = [
+        authorizers(apiserver.objects(server(webhooks=[each])))[2]["webhook"]["connectionInfo"]["kubeConfigFile"]
+        for each in (WEBHOOK, other)
+    ]
+
+    assert len(set(files)) == 2
+    assert all(each.startswith("/etc/kubernetes/authorization/mine-") for each in files)
+
+
+def test_a_webhook_for_tokens_is_asked_if_an_extension_has_one():
+    assert not any("token-webhook" in flag for flag in flags(apiserver.objects(server())))
+    made = apiserver.objects(server(token_webhook="kubeconfig"))
+
+    assert flags(made)["authentication-token-webhook-config-file"] == "/etc/kubernetes/token-webhook/kubeconfig"
+    assert "kubeconfig" not in json.dumps(deployment(made)["spec"]["template"]["metadata"])

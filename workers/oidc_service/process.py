@@ -1,0 +1,39 @@
+"""The process of the extension shoot-oidc-service in a seed."""
+
+import logging
+
+from api.model import ApiModel
+from kube.cache import Caches
+from workers.extension import serve
+from workers.lib.leader import LeaderElectionConfig, run_as_leader
+from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.oidc_service.actuator import OidcServiceActuator
+from workers.oidc_service.manifests import TYPE
+
+log = logging.getLogger(__name__)
+
+
+class OidcServiceConfig(ApiModel):
+    seed_client_connection: ClientConnection
+    heartbeat_namespace: str = f"extension-{TYPE}"
+    """The extension's own namespace."""
+    leader_election: LeaderElectionConfig = LeaderElectionConfig(resource_namespace=f"extension-{TYPE}")
+    health: HealthConfig = HealthConfig()
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM. A restarted process continues from the status of the objects."""
+    config = load_config(OidcServiceConfig, config_path)
+    seed = kube_client(config.seed_client_connection)
+    caches = Caches(seed)
+    health = Health()
+    runner = await health.serve(config.health)
+    health.ready = True
+    try:
+        actuator = OidcServiceActuator(seed, caches)
+        work = serve(caches, [actuator], name=TYPE, namespace=config.heartbeat_namespace)
+        await run_until_signal(run_as_leader(seed, config.leader_election, f"gardener-extension-{TYPE}", work))
+    finally:
+        await runner.cleanup()
+        await caches.close()
+        await seed.close()
