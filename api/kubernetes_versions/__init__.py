@@ -1,4 +1,4 @@
-"""What each minor version of Kubernetes knows: feature gates, admission plugins, API groups.
+"""Feature gates, admission plugins and API groups that each minor version of Kubernetes knows.
 
 The tables are generated from Kubernetes' sources, see ``landscape.kubernetes_tables``.
 """
@@ -24,7 +24,7 @@ class Component(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """What one minor version of Kubernetes knows."""
+    """Settings that one minor version of Kubernetes knows."""
 
     gates: Mapping[str, Gate]
     controller_manager_gates: Mapping[str, Gate]

@@ -25,7 +25,7 @@ from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
-from api.validation.components import check_component_values
+from api.validation.components import check_component_values, check_encrypted
 from api.validation.field import Fault, Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
 from api.validation.networks import check_sizes
@@ -234,12 +234,24 @@ def _check_encryption(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
     if not phase.idle:
         detail = f"cannot change while the rotation of the etcd encryption key is {phase}: wait until it is done"
         faults.forbidden(here, detail)
-    elif changes(before):
+    elif changes(before) and not _takes_back(wanted, last, shoot.spec.kubernetes.version):
         faults.forbidden(here, "cannot change while the previous change is in progress: wait until it is done")
     if _value(shoot.spec, "hibernation.enabled") or _value(old.status, "hibernated"):
         faults.forbidden(here, "cannot change while the Shoot is hibernated: wake it up first")
     if wanted.provider != last.provider and wanted.resources != last.resources:
         faults.forbidden(here, "cannot change together with the resources: change one after the other")
+
+
+def _takes_back(wanted: Encryption, last: Encryption, version: str) -> bool:
+    """Whether the change only removes resources with which an API server does not start: no rollout can end before."""
+    if wanted.provider != last.provider or not wanted.resources < last.resources:
+        return False
+    for each in last.resources - wanted.resources:
+        found = Faults()
+        check_encrypted([each], version, SPEC, found)
+        if not found:
+            return False
+    return True
 
 
 def _check_primary_kept(dns: DNS | None, old: DNS, faults: Faults) -> None:

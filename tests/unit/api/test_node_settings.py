@@ -275,3 +275,14 @@ def test_a_seed_whose_default_networks_overlap_the_shoots_own_is_not_chosen():
     fits = complete("spec.networking", {"type": "flannel", "pods": "100.68.0.0/16", "services": "100.69.0.0/16"})
     assert not default_conflicts(fits, seed())
     assert default_conflicts(complete("spec.networking.nodes", "100.112.0.0/16"), seed()) == [("nodes", "pods")]
+
+
+def test_resources_that_cannot_be_encrypted_can_be_taken_back_while_they_are_rolled_out():
+    """An API server that does not start ends no rollout: waiting for its end would hold the repair for ever."""
+    wrong = complete(bound=True).to_wire()
+    wrong["status"] = {"credentials": {"encryptionAtRest": {"provider": {"type": "aescbc"}, "resources": []}}}
+    old = Shoot.of(changed(wrong, ENCRYPTED, ["ConfigMaps"]))
+    assert not check_shoot(Shoot.of(changed(wrong, ENCRYPTED, [])), old, "local")
+    good = Shoot.of(changed(wrong, ENCRYPTED, ["configmaps"]))
+    told = str(check_shoot(Shoot.of(changed(wrong, ENCRYPTED, [])), good, "local"))
+    assert "while the previous change is in progress" in told
