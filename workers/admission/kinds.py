@@ -26,6 +26,7 @@ from api.constants import (
 )
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.internal_secret import InternalSecret
 from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.secret_binding import SecretBinding
@@ -541,6 +542,7 @@ async def validate_project_namespace(review: Review, garden: Garden) -> list[str
 
 async def mutate_binding(review: Review, garden: Garden) -> Object:
     """Set the binding's namespace in references without a namespace."""
+    review.models(_model_of_binding(review))  # the schema is validated later
     obj = dict(review.object or {})
     for field in ("secretRef", "credentialsRef"):
         if field in obj and not obj[field].get("namespace"):
@@ -560,9 +562,12 @@ async def validate_binding(review: Review, garden: Garden) -> list[str]:
             raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
         return []
     if review.operation == "CREATE":
-        model: type[KubeObject] = CredentialsBinding if review.group == SECURITY else SecretBinding
-        await _check_bound(review, review.models(model)[0], garden)
+        await _check_bound(review, review.models(_model_of_binding(review))[0], garden)
     return []
+
+
+def _model_of_binding(review: Review) -> type[KubeObject]:
+    return CredentialsBinding if review.group == SECURITY else SecretBinding
 
 
 def _binding_kind(review: Review) -> Binding:
@@ -598,6 +603,7 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
 
 async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
     """Move ``stringData``, which is write-only, to ``data``."""
+    review.models(InternalSecret)  # the schema is validated later
     obj = dict(review.object or {})
     plain = obj.pop("stringData", None) or {}
     if plain:
