@@ -332,6 +332,6 @@ def test_two_thousand_broken_objects_are_answered(kind: str, admission: Admissio
 def test_a_domain_of_another_project_is_refused_without_its_name(admission: Admission) -> None:
     taken = changed(SHOOT, "spec.dns.domain", f"{FOREIGN}.example.org")
     message = admission.ask("/validate", "CREATE", taken)["status"]["message"]
-    assert "is the same as, above or below the domain of a Shoot of another project" in message
+    assert "is the same as, above or below a domain of another Project's Shoot" in message
     above = changed(SHOOT, "spec.dns.domain", "example.org")
     assert FOREIGN not in admission.ask("/validate", "CREATE", above)["status"]["message"]

@@ -47,7 +47,9 @@ COMMON: dict[str, dict[str, str]] = {
         "Annotation `confirmation.gardener.cloud/deletion=true` missing": f"{SERVER}test_deletions_need_confirmation",
     },
     "DELETE Shoot in a Project with dualApprovalForDeletion": {
-        "`deletion.gardener.cloud/confirmed-by` equals the requester (ServiceAccounts only if included)": NOT_YET,
+        "`deletion.gardener.cloud/confirmed-by` equals the requester (ServiceAccounts only if included)": (
+            f"{SERVER}test_a_deletion_needs_two_users_where_the_project_says_so"
+        ),
     },
     "Any spec change while deletionTimestamp is set": {
         "Immutable in deletion": f"{SERVER}test_a_spec_in_deletion_is_fixed_but_its_finalizers_are_not",
@@ -71,7 +73,9 @@ COMMON: dict[str, dict[str, str]] = {
         "Binding creator lacks `get` on the credential or quota": (
             f"{SERVER}test_binding_a_secret_needs_the_right_to_read_it"
         ),
-        "Shoot editor changing `credentialsBindingName` lacks `get` on old or new credential": NOT_YET,
+        "Shoot editor changing `credentialsBindingName` lacks `get` on old or new credential": (
+            f"{SERVER}test_a_shoot_gets_other_credentials_only_by_a_user_who_may_read_both"
+        ),
     },
     "Unknown extension type in Shoot, Seed, BackupBucket, BackupEntry": {
         "No primary ControllerRegistration for kind/type (WL: not workerlessSupported)": REFERENCE,
