@@ -130,6 +130,9 @@ SHOOT_NODE_JITTER = "shoot.gardener.cloud/cloud-config-execution-max-delay-secon
 RESTART_SYSTEMD_SERVICES = "worker.gardener.cloud/restart-systemd-services"
 """Annotation of a Node, which an operator sets: systemd units that the node agent restarts. The node agent then removes
 the annotation."""
+REFUSED_CONFIGURATION = "node-agent.gardener.cloud/refused-configuration"
+"""Annotation of a Node, not in Gardener: checksum of a configuration with which the kubelet did not start, and the
+kubelet's last words. The node agent has gone back to the configuration before."""
 NODE_AGENT_DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 SHOOT_NEEDS_RETRY = "maintenance.shoot.gardener.cloud/needs-retry-operation"
 CONTROL_PLANE_MIGRATION = "shoot.gardener.cloud/control-plane-migration"

@@ -487,6 +487,24 @@ def to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, indent=1)
 
 
+def tolerating(objects: Sequence[Mapping[str, Any]], taints: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The objects, with tolerations of these taints in Deployments: there may be no node without them."""
+    added = [
+        {"key": taint["key"], "operator": "Equal", "value": taint.get("value") or "", "effect": taint["effect"]}
+        for taint in taints
+    ]
+    unique = [each for index, each in enumerate(added) if each not in added[:index]]
+    return [_with_tolerations(each, unique) if each["kind"] == "Deployment" and unique else each for each in objects]
+
+
+def _with_tolerations(deployment: Mapping[str, Any], added: Sequence[Manifest]) -> Manifest:
+    spec = deployment["spec"]
+    template = spec["template"]
+    pod = template["spec"]
+    pod = {**pod, "tolerations": [*(pod.get("tolerations") or ()), *added]}
+    return {**deployment, "spec": {**spec, "template": {**template, "spec": pod}}}
+
+
 def fail_safe_tolerations() -> list[Manifest]:
     """Tolerations of pods that must run on every node, whatever its state."""
     return [{"effect": "NoSchedule", "operator": "Exists"}, {"effect": "NoExecute", "operator": "Exists"}]

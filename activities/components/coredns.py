@@ -142,12 +142,12 @@ def _corefile(dns: CoreDns) -> str:
     ttl 30
   }}
   prometheus :{_METRICS_PORT}
+  import custom/*.override
   forward . /etc/resolv.conf
   cache 30
   loop
   reload
   loadbalance round_robin
-  import custom/*.override
 }}
 import custom/*.server
 """

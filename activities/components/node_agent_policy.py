@@ -13,7 +13,7 @@ NAME = "gardener-node-agent.gardener.cloud"
 LEASE_PREFIX = "gardener-node-agent-"
 
 _USER = constants.NODE_AGENT_USER_PREFIX
-_ANNOTATIONS = (CHECKSUM_APPLIED, constants.CERTIFICATE_ISSUERS)
+_ANNOTATIONS = (CHECKSUM_APPLIED, constants.CERTIFICATE_ISSUERS, constants.REFUSED_CONFIGURATION)
 """Annotations that a node agent writes to its Node; it also writes the labels in ``_LABELS``."""
 _LABELS = (constants.WORKER_KUBERNETES_VERSION,)
 _API = "admissionregistration.k8s.io/v1"

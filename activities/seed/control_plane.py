@@ -58,6 +58,17 @@ _READING_SECONDS = 20.0
 _FORWARDED = timedelta(minutes=5)
 """Time for which the gateway forwards connections: resolvers keep our DNS records for 2 minutes, some for longer."""
 
+_NOT_IN_DELETION = frozenset(
+    {
+        "admissionPlugins",
+        "auditConfig",
+        "featureGates",
+        "runtimeConfig",
+        "watchCacheSizes",
+    }
+)
+"""Settings that a component may refuse, and that neither its stored objects nor its clients need."""
+
 _ASLEEP = TaskResult(note="asleep")
 
 
@@ -184,12 +195,12 @@ class ControlPlaneActivities:
         )
         names = ApiNames.of(view)
         networks = Networks.of(view)
-        settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
+        settings = _settings(task, view, "kubeAPIServer")
         accepted = (settings.get("serviceAccountConfig") or {}).get("acceptedIssuers") or []
         own_issuers = [issuer.url, names.default_issuer, *accepted]
         wanted = await read_logins(self._clusters, task, view, own_issuers)
         if wanted.left_out:
-            plugins = [each for each in settings["admissionPlugins"] if each["name"] not in wanted.left_out]
+            plugins = [each for each in settings.get("admissionPlugins") or () if each["name"] not in wanted.left_out]
             settings = {**settings, "admissionPlugins": plugins}
         server = apiserver.ApiServer(
             namespace=task.technical_id,
@@ -344,7 +355,7 @@ class ControlPlaneActivities:
                 service_account_key=secrets.get("service-account-key", Which.CURRENT).name,
                 kubelet_ca="" if view.workerless else secrets.get("ca-kubelet", Which.CURRENT).name,
             ),
-            settings=view.shoot["spec"]["kubernetes"].get("kubeControllerManager") or {},
+            settings=_settings(task, view, "kubeControllerManager"),
             failure_tolerance=failure_tolerance(view),
             workers=not view.workerless,
         )
@@ -529,10 +540,12 @@ class ControlPlaneActivities:
     async def _audit_policy(self, task: ShootTask, view: ClusterView) -> str:
         """Read the owner's own audit policy from a ConfigMap of the project; empty if the Shoot names none.
 
+        Empty during a deletion, too: the policy may be deleted already, and must not hold the deletion.
+
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the policy does not exist.
         """
-        settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
+        settings = _settings(task, view, "kubeAPIServer")
         audit = (settings.get("auditConfig") or {}).get("auditPolicy") or {}
         name = (audit.get("configMapRef") or {}).get("name")
         if not name:
@@ -553,6 +566,18 @@ class ControlPlaneActivities:
         if cidr := status.get("nodesCIDR"):
             return (cidr,)
         return tuple((status.get("networking") or {}).get("nodes") or ())
+
+
+def _settings(task: ShootTask, view: ClusterView, component: str) -> dict[str, Any]:
+    """The owner's settings of a component of the control plane.
+
+    During a deletion, without those that may keep it from starting: it only has to delete the cluster's objects, and
+    its owner cannot correct the spec any more.
+    """
+    settings: dict[str, Any] = view.shoot["spec"]["kubernetes"].get(component) or {}
+    if task.operation is not OperationType.DELETE:
+        return settings
+    return {name: value for name, value in settings.items() if name not in _NOT_IN_DELETION}
 
 
 async def _apiserver_secrets(

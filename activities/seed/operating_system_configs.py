@@ -33,6 +33,8 @@ from kube.cache import Cache
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
 _APPLY_SECONDS = 3 * 60
+_QUOTED = 300
+"""Maximum number of characters that an error quotes of an annotation of a Node."""
 """Seconds that a node may take to apply its configuration once it is its turn. Source: spec/extensions.md 7, step 8."""
 
 
@@ -158,7 +160,9 @@ def _configured(node: dict[str, Any]) -> dict[str, Any]:
     pool = (metadata.get("labels") or {}).get(constants.WORKER_POOL)
     kept = {key: metadata[key] for key in ("name", "resourceVersion", "deletionTimestamp") if key in metadata}
     labels = {} if pool is None else {constants.WORKER_POOL: pool}
-    annotations = {config.CHECKSUM_APPLIED: _annotation(node, config.CHECKSUM_APPLIED)}
+    annotations = {
+        name: _annotation(node, name)[:_QUOTED] for name in (config.CHECKSUM_APPLIED, constants.REFUSED_CONFIGURATION)
+    }
     return {"metadata": {**kept, "labels": labels, "annotations": annotations}}
 
 
@@ -172,7 +176,9 @@ def _nodes_behind(nodes: Iterable[Mapping[str, Any]], checksums: Mapping[str, st
         if wanted is None or metadata.get("deletionTimestamp"):
             continue
         if _annotation(node, config.CHECKSUM_APPLIED) != wanted:
-            behind.append(metadata["name"])
+            refused, _, why = _annotation(node, constants.REFUSED_CONFIGURATION).partition(": ")
+            told = f" (its kubelet does not start with it: {why})" if refused == wanted else ""
+            behind.append(f"{metadata['name']}{told}")
     return behind
 
 

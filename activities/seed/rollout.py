@@ -1,6 +1,8 @@
 """Apply the objects of one component, and wait until its pods run."""
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +14,7 @@ from activities.heartbeat import heartbeating
 from activities.managed_resources import secrets_checksum, unfinished
 from api import constants, resources
 from api.decisions.conditions import find_condition
+from api.errors import ErrorCode
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient
@@ -36,6 +39,20 @@ _FAILURES = frozenset(
         "RunContainerError",
     }
 )
+
+_QUOTED = 400
+"""Maximum number of characters that an error quotes of a container's log."""
+_HEADER = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ [\w.-]+:\d+\] ")
+"""Head of a line in the format of klog."""
+_ERROR = re.compile(r"^[EF]\d{4} |\"err(or)?\":|^Error: |^panic: ")
+_COMMAND_FAILED = re.compile(r"^\"command failed\" err=\"(.*)\"$")
+_REFUSALS = re.compile(
+    r"unrecognized feature gate|cannot set feature gate|depends on features that are disabled|unknown api groups"
+    r"|that has not been registered|plugin \"[^\"]*\" is unknown|couldn't init admission plugin"
+    r"|loading audit policy file|error while parsing file|strict decoding error|invalid configuration"
+    r"|unknown flag|invalid argument",
+)
+"""Last errors of components that end because of their configuration, which the owner of the Shoot can change."""
 
 
 async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
@@ -84,7 +101,8 @@ async def wait_deployment(caches: Caches, name: str, namespace: str, timeout: fl
     """Wait until all replicas of the newest revision are available, and those of older revisions are gone.
 
     Raises:
-        ApplicationError: ``ComponentUnhealthy``, with the names of the pods, if pods have reported failures for 30 s.
+        ApplicationError: ``ComponentUnhealthy``, with the names of the pods and what they said last, if pods have
+            reported failures for 30 s; ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if they refuse their configuration.
         TimeoutError: after ``timeout`` seconds.
     """
     watch = _DeploymentWatch(caches, name, namespace, timeout)
@@ -155,7 +173,10 @@ class _DeploymentWatch:
         if failures:
             self.state += f": {failures}"
         if self._failures_since is not None and now - self._failures_since >= _GIVE_UP_AFTER - _LOOK_AT_PODS_AFTER:
-            raise ApplicationError(self.state, type="ComponentUnhealthy")
+            refused = _REFUSALS.search(failures or "")
+            raise ApplicationError(
+                self.state, type=str(ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM) if refused else "ComponentUnhealthy"
+            )
         if last:
             raise TimeoutError(self.state)
 
@@ -203,7 +224,29 @@ def _pod_faults(pod: Mapping[str, Any]) -> Iterable[str]:
             continue
         ended = (container.get("lastState") or {}).get("terminated") or {}
         exit_code = f", last exit code {ended['exitCode']}" if "exitCode" in ended else ""
-        yield f"pod {name}, container {container['name']}: {waiting['reason']}{exit_code}"
+        said = f': "{words}"' if (words := last_words(ended.get("message") or "")) else ""
+        yield f"pod {name}, container {container['name']}: {waiting['reason']}{exit_code}{said}"
+
+
+def last_words(log: str) -> str:
+    """The last error in the last lines of a container's log, or else the last line; without its time and place.
+
+    Kubernetes' components log their reason to end, as text or as JSON. They log no credentials.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    if not lines:
+        return ""
+    last = (errors or lines)[-1]
+    try:
+        entry = json.loads(last)
+        told = entry.get("err") or entry.get("error") or entry.get("msg")
+    except (ValueError, AttributeError):
+        told = _HEADER.sub("", last)
+        if failed := _COMMAND_FAILED.search(told):
+            told = failed[1]
+    words = str(told)
+    return words if len(words) <= _QUOTED else f"{words[:_QUOTED]}…"
 
 
 async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], namespace: str) -> None:

@@ -9,6 +9,7 @@ from temporalio import activity
 from activities.clusters import Clusters, ClusterView
 from activities.components import (
     apiserver_proxy,
+    base,
     coredns,
     exporters,
     kube_proxy,
@@ -307,7 +308,9 @@ class ShootSystemActivities:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _hand_over(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> None:
-        await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, objects))
+        view = await self._clusters.cluster(task.technical_id)
+        tolerant = base.tolerating(objects, taints_of_system_pools(view.pools))
+        await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, tolerant))
 
     async def _hand_over_observed(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> TaskResult:
         """Write a ManagedResource with exporters, or delete it if the Shoot has no Prometheus."""
@@ -385,3 +388,14 @@ def _pools_of(nodes: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     labels = [node["metadata"].get("labels") or {} for node in nodes]
     names = (constants.WORKER_POOL, constants.WORKER_KUBERNETES_VERSION)
     return {(each[names[0]], each[names[1]]) for each in labels if all(name in each for name in names)}
+
+
+def taints_of_system_pools(pools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Taints of the pools on which system components may run; a taint that only prefers other nodes keeps none away."""
+    return [
+        taint
+        for pool in pools
+        if (pool.get("systemComponents") or {}).get("allow", True)
+        for taint in pool.get("taints") or ()
+        if taint["effect"] != "PreferNoSchedule"
+    ]

@@ -19,8 +19,10 @@ from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.rotation import RotationFacts, active, status_of, steps_of
 from api.decisions.versions import Version, capabilities_of, find, image_fits, is_version, stage
 from api.durations import parse_duration
+from api.kubernetes_versions import Component
 from api.validation.rotation import rotation_faults
 from api.validation.shoot import GONE, field_path
+from api.validation.versioned import lost_apis, lost_gates, lost_plugins
 
 Fits = Callable[[Version], bool]
 
@@ -119,6 +121,7 @@ class _Planner:
         if version != before:
             self._plan.spec["kubernetes"] = {"version": version}
             self._drop_removed_fields(version)
+            self._drop_unknown(version)
         workers = deepcopy(self._obj["spec"]["provider"].get("workers") or [])
         for raw, pool in zip(workers, spec.provider.workers or [], strict=True):
             self._maintain_pool(raw, pool, version)
@@ -132,6 +135,10 @@ class _Planner:
         if pool.kubernetes and pool.kubernetes.version:
             kubelet = self._kubernetes(where, pool.kubernetes.version, control_plane)
             raw["kubernetes"]["version"] = kubelet
+        own = pool.kubernetes and pool.kubernetes.kubelet
+        for gate in lost_gates(own.feature_gates if own else None, Component.KUBELET, kubelet):
+            del raw["kubernetes"]["kubelet"]["featureGates"][gate]
+            self._note_removal(f"feature gate {gate} of kubelet", kubelet, where)
         image = pool.machine.image
         if image and image.name and image.version and is_version(image.version):
             raw["machine"]["image"]["version"] = self._image(where, pool, image.name, image.version, kubelet)
@@ -194,6 +201,37 @@ class _Planner:
             text = f"Removed spec.{'.'.join(path)}"
             reason = f"not supported from Kubernetes 1.{gone} on"
             self._plan.updates.append(Update(KUBERNETES, "Control Plane", text, reason))
+
+    def _drop_unknown(self, version: str) -> None:
+        """Drop feature gates, APIs and admission plugins that the new version does not know, for the same reason."""
+        kubernetes = self._shoot.spec.kubernetes
+        with_gates = {
+            "kubeAPIServer": (Component.API_SERVER, kubernetes.kube_api_server),
+            "kubeControllerManager": (Component.CONTROLLER_MANAGER, kubernetes.kube_controller_manager),
+            "kubeScheduler": (Component.SCHEDULER, kubernetes.kube_scheduler),
+            "kubeProxy": (Component.PROXY, kubernetes.kube_proxy),
+            "kubelet": (Component.KUBELET, kubernetes.kubelet),
+        }
+        part = self._plan.spec["kubernetes"]
+        for name, (component, settings) in with_gates.items():
+            for gate in lost_gates(settings.feature_gates if settings else None, component, version):
+                part.setdefault(name, {}).setdefault("featureGates", {})[gate] = None
+                self._note_removal(f"feature gate {gate} of {component}", version)
+        server = kubernetes.kube_api_server
+        if server is None:
+            return
+        for key in lost_apis(server.runtime_config, version):
+            part.setdefault("kubeAPIServer", {}).setdefault("runtimeConfig", {})[key] = None
+            self._note_removal(f"{key} from runtimeConfig", version)
+        if lost := lost_plugins(server.admission_plugins, version):
+            kept = [each.to_wire() for each in server.admission_plugins or [] if each.name not in lost]
+            part.setdefault("kubeAPIServer", {})["admissionPlugins"] = kept
+            for plugin in lost:
+                self._note_removal(f"admission plugin {plugin}", version)
+
+    def _note_removal(self, what: str, version: str, where: str = "Control Plane") -> None:
+        reason = f"not known to Kubernetes {version}"
+        self._plan.updates.append(Update(KUBERNETES, where, f"Removed {what}", reason))
 
 
 def _forced(versions: Iterable[ExpirableVersion], current: str, now: datetime) -> str:

@@ -10,6 +10,7 @@ from api.constants import EMERGENCY_STOP, PURPOSE_TESTING, SEED_BACKUP_BUCKETS_R
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.defaulting.shoot import DEFAULT_PODS, DEFAULT_SERVICES, workerless
 from api.labels import condition_status, matches, overlapping
 from api.meta import SeedSelector
 
@@ -109,6 +110,10 @@ def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
             always=False,
         ),
         _Requirement("has networks apart from the shoot's", lambda each: not network_conflicts(shoot, each.seed)),
+        _Requirement(
+            "gives shoots default networks apart from the shoot's own networks",
+            lambda each: not default_conflicts(shoot, each.seed),
+        ),
         _Requirement("has only taints that the shoot tolerates", lambda each: not untolerated_taints(shoot, each.seed)),
         _Requirement("has room for one more shoot", has_room),
     ]
@@ -193,6 +198,18 @@ def network_conflicts(shoot: Shoot, seed: Seed) -> list[tuple[str, str]]:
         "seed services": theirs.services,
     }
     return [pair for pair in overlapping(networks) if len({name.split()[0] for name in pair}) == 2]
+
+
+def default_conflicts(shoot: Shoot, seed: Seed) -> list[tuple[str, str]]:
+    """Pairs of a Shoot's networks that overlap once the Seed's defaults are in the Shoot's spec."""
+    own, defaults = shoot.spec.networking, seed.spec.networks.shoot_defaults
+    pods = None if workerless(shoot) else (defaults and defaults.pods) or DEFAULT_PODS
+    networks = {
+        "nodes": own.nodes if own else None,
+        "pods": (own.pods if own else None) or pods,
+        "services": (own.services if own else None) or (defaults and defaults.services) or DEFAULT_SERVICES,
+    }
+    return overlapping(networks)
 
 
 def untolerated_taints(shoot: Shoot, seed: Seed) -> list[str]:

@@ -51,7 +51,7 @@ from api.meta import CrossVersionObjectReference, Toleration
 
 DEFAULT_PODS = "100.96.0.0/11"
 DEFAULT_SERVICES = "100.64.0.0/13"
-_DEFAULT_MAX_PODS = 110
+DEFAULT_MAX_PODS = 110
 _ETCD_KEY_ROTATION = "672h"
 _TOLERATION_SECONDS = 300
 
@@ -347,7 +347,7 @@ def _mask_size(shoot: Shoot) -> int:
     """Prefix length of a node's pod network: twice as many addresses as the largest ``maxPods`` of all pools."""
     pools = [pool.kubernetes.kubelet for pool in shoot.spec.provider.workers or [] if pool.kubernetes]
     configured = [each.max_pods for each in [shoot.spec.kubernetes.kubelet, *pools] if each and each.max_pods]
-    return 32 - math.ceil(math.log2(2 * max(configured, default=_DEFAULT_MAX_PODS)))
+    return 32 - math.ceil(math.log2(2 * max(configured, default=DEFAULT_MAX_PODS)))
 
 
 def _default_kubelet(kubelet: KubeletConfig) -> None:

@@ -22,6 +22,7 @@ from api.validation.cloud_profile import check_lifecycle, check_parts, used_and_
 from api.validation.field import Faults, Path
 from api.validation.offered import check_offered
 from api.validation.shoot import check_cidr
+from api.validation.values import check_amounts, name_fault
 
 SPEC = Path("spec")
 
@@ -69,6 +70,8 @@ def check_cloud_profile(profile: CloudProfile, now: datetime, old: CloudProfile 
         if kind.storage and (kind.storage.size is None) == (kind.storage.min_size is None):
             detail = "must have either size or minSize"
             faults.invalid(SPEC / "machineTypes" @ index / "storage", kind.storage.type, detail)
+    _check_profile_names(profile, faults)
+    check_amounts(spec, SPEC, faults)
     capabilities = [each.name for each in spec.machine_capabilities or []]
     if capabilities and "architecture" not in capabilities:
         faults.required(SPEC / "machineCapabilities", "must define architecture")
@@ -76,6 +79,21 @@ def check_cloud_profile(profile: CloudProfile, now: datetime, old: CloudProfile 
     check_offered(profile, old, faults)
     check_parts(spec, faults)
     return faults
+
+
+def _check_profile_names(profile: CloudProfile, faults: Faults) -> None:
+    """Names of machine types, volume types, images and zones become values of labels of nodes."""
+    spec = profile.spec
+    named = [(SPEC / "machineTypes" @ index / "name", each.name) for index, each in enumerate(spec.machine_types)]
+    named += [(SPEC / "machineImages" @ index / "name", each.name) for index, each in enumerate(spec.machine_images)]
+    named += [(SPEC / "volumeTypes" @ index / "name", each.name) for index, each in enumerate(spec.volume_types or [])]
+    for number, region in enumerate(spec.regions):
+        here = SPEC / "regions" @ number
+        named.append((here / "name", region.name))
+        named += [(here / "zones" @ index / "name", each.name) for index, each in enumerate(region.zones or [])]
+    for path, name in named:
+        if fault := name_fault(name):
+            faults.invalid(path, name, f"{fault}: it becomes the value of a label of nodes")
 
 
 def _check_versions(versions: Sequence[ExpirableVersion], path: Path, now: datetime, faults: Faults) -> None:

@@ -83,6 +83,7 @@ _FORCE_DELETION_CODES = (
     ErrorCode.INFRA_DEPENDENCIES,
     ErrorCode.INFRA_UNAUTHENTICATED,
     ErrorCode.INFRA_UNAUTHORIZED,
+    ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
 )
 """Errors of a deletion that may be permanent, for example lost credentials of the cloud."""
 
@@ -100,12 +101,23 @@ def _check_force_deletion(shoot: Shoot, old: Shoot | None, faults: Faults) -> No
     if shoot.metadata.deletion_timestamp is None:
         faults.forbidden(path, "only a Shoot that is being deleted can be force-deleted: delete it first")
         return
-    reported = {code for error in (shoot.status and shoot.status.last_errors) or [] for code in error.codes or []}
-    if not reported.intersection(_FORCE_DELETION_CODES):
+    if not _may_be_permanent(shoot):
         codes = ", ".join(_FORCE_DELETION_CODES)
-        faults.forbidden(
-            path, f"is allowed once the deletion has failed with one of {codes}: wait, or correct the deletion's error"
-        )
+        detail = f"is allowed once the deletion has failed with one of {codes}, or with an error without a code"
+        faults.forbidden(path, f"{detail}: wait, or correct the deletion's error")
+
+
+def _may_be_permanent(shoot: Shoot) -> bool:
+    """Whether the deletion has failed with an error that may be permanent.
+
+    Without a code Gardener cannot tell whether the error will pass, and must not hold the owner's Shoot for ever.
+    """
+    errors = (shoot.status and shoot.status.last_errors) or []
+    if {code for error in errors for code in error.codes or []}.intersection(_FORCE_DELETION_CODES):
+        return True
+    last = shoot.status.last_operation if shoot.status else None
+    failed = last is not None and last.type == "Delete" and last.state in ("Error", "Failed")
+    return failed and any(not error.codes for error in errors)
 
 
 def new_repairs(shoot: Shoot, old: Shoot | None) -> list[str]:

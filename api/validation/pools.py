@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from api.constants import TAINT_CRITICAL_COMPONENTS_NOT_READY
+import re
+
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.versions import Version, is_version, minors_between
 from api.validation.certificates import check_ca_bundle
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubelet
+from api.validation.nodes import check_zones_kept
 
 WORKERS = Path("spec") / "provider" / "workers"
 
 _MINORS_BEHIND = 3
 """Number of minor versions that a kubelet may be behind the API server. Source: Kubernetes' version skew policy."""
+
+_PERCENTAGE = re.compile(r"[0-9]{1,9}%")
 
 
 def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
@@ -23,6 +27,8 @@ def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
         if pool.name not in before or before[pool.name].ca_bundle != pool.ca_bundle:
             check_ca_bundle(pool.ca_bundle, WORKERS @ index / "caBundle", faults)
         ran = kubelet_version(before[pool.name], old) if old and pool.name in before else None
+        if pool.name in before:
+            check_zones_kept(pool, before[pool.name], WORKERS @ index, faults)
         _check_version(pool, ran, shoot.spec.kubernetes.version, WORKERS @ index, faults)
         if pool.kubernetes and pool.kubernetes.kubelet:
             path = WORKERS @ index / "kubernetes" / "kubelet"
@@ -47,12 +53,6 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
         faults.forbidden(path / "minimum", f"must not be greater than maximum {pool.maximum}")
     _check_rollout(pool, path, faults)
     faults.duplicates(path / "zones", pool.zones or [])
-    for index, taint in enumerate(pool.taints or []):
-        if taint.key == TAINT_CRITICAL_COMPONENTS_NOT_READY:
-            faults.forbidden(path / "taints" @ index / "key", f"{taint.key} is set by Gardener")
-        effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-        if taint.effect not in effects:
-            faults.unsupported(path / "taints" @ index / "effect", taint.effect, effects)
     volumes = [each.name for each in pool.data_volumes or []]
     if volumes and pool.volume is None:
         faults.required(path / "volume", "a pool with dataVolumes needs a volume for the system, too")
@@ -70,8 +70,10 @@ def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:
         return
     amounts = {"maxSurge": pool.max_surge, "maxUnavailable": pool.max_unavailable}
     for name, amount in amounts.items():
-        if isinstance(amount, str) and not (amount.endswith("%") and amount[:-1].isdigit()):
+        if isinstance(amount, str) and not _PERCENTAGE.fullmatch(amount):
             faults.invalid(path / name, amount, "must be a number or a percentage like 10%")
+        elif isinstance(amount, str) and name == "maxUnavailable" and int(amount[:-1]) > 100:
+            faults.invalid(path / name, amount, "must not be more than 100%")
         if isinstance(amount, int) and amount < 0:
             faults.invalid(path / name, amount, "must not be negative")
     if all(str(amount).rstrip("%").lstrip("0") == "" for amount in amounts.values() if amount is not None) and (

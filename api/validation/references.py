@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from api import resources
-from api.constants import GARDEN_NAMESPACE, TAINT_SEED_PROTECTED
+from api.constants import GARDEN_NAMESPACE, KUBE_RESERVED, TAINT_SEED_PROTECTED
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, MachineType, Region
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
@@ -22,6 +22,7 @@ from api.quantities import parse_quantity
 from api.resources import Resource
 from api.validation.cloud_profile import used_and_gone
 from api.validation.field import Faults, Path
+from api.validation.nodes import effective_kubelet, reserved_of
 from api.validation.pools import WORKERS, kubelet_version
 
 SPEC = Path("spec")
@@ -224,6 +225,7 @@ def _check_profile(shoot: Shoot, old: Shoot | None, profile: CloudProfile, now: 
     for index, pool in enumerate(pools):
         here = WORKERS @ index
         _check_pool(pool, known.get(pool.name), profile, region, now, here, faults)
+        _check_reserved(pool, shoot, known.get(pool.name), old, profile, here, faults)
         kubelet = kubelet_version(pool, shoot)
         again = kubelet != kubelets.get(pool.name)
         _check_image(pool, known.get(pool.name), kubelet, again, profile, now, here / "machine" / "image", faults)
@@ -291,6 +293,38 @@ def _check_zones(pool: Worker, old: Worker | None, region: Region, path: Path, f
         for volume in [pool.volume, *(pool.data_volumes or [])]:
             if volume is not None and volume.type in (zones[zone].unavailable_volume_types or []):
                 faults.invalid(path / "zones" @ index, zone, f"volume type {volume.type} is not available in it")
+
+
+def _check_reserved(
+    pool: Worker,
+    shoot: Shoot,
+    old: Worker | None,
+    old_shoot: Shoot | None,
+    profile: CloudProfile,
+    path: Path,
+    faults: Faults,
+) -> None:
+    """Report resources that the kubelet reserves if they leave nothing for pods: the kubelet would not start."""
+    kind = next((each for each in profile.spec.machine_types if each.name == pool.machine.type), None)
+    if kind is None:
+        return
+    kubelet = effective_kubelet(pool, shoot)
+    reserved = reserved_of(kubelet, KUBE_RESERVED)
+    if old and old_shoot and old.machine.type == pool.machine.type:
+        before = effective_kubelet(old, old_shoot)
+        if reserved_of(before, KUBE_RESERVED) == reserved:
+            return
+    own = pool.kubernetes is not None and pool.kubernetes.kubelet is not None
+    at = path / "kubernetes" / "kubelet" if own else SPEC / "kubernetes" / "kubelet"
+    capacities: dict[str, str | int | float] = {"cpu": kind.cpu, "memory": kind.memory}
+    for name, capacity in capacities.items():
+        try:
+            full = parse_quantity(reserved[name]) >= parse_quantity(capacity)
+        except ValueError:
+            continue  # reported with the field itself
+        if full:
+            detail = f"machine type {kind.name} of pool {pool.name} has {capacity}: nothing would be left for pods"
+            faults.invalid(at / "kubeReserved" / name, reserved[name], detail)
 
 
 def _check_volumes(

@@ -25,11 +25,16 @@ from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
-from api.validation.field import Faults, Path
+from api.validation.components import check_component_values, check_encrypted
+from api.validation.field import Fault, Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
+from api.validation.networks import check_sizes
+from api.validation.nodes import check_kubelet_values, check_node_settings
 from api.validation.offered import check_offered
-from api.validation.pools import check_pools
+from api.validation.pools import WORKERS, check_pools
 from api.validation.rotation import hibernation_faults
+from api.validation.values import check_amounts
+from api.validation.versioned import check_versioned
 
 SPEC = Path("spec")
 
@@ -105,6 +110,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
         faults.forbidden(SPEC / "purpose", f"infrastructure is allowed in namespace {GARDEN_NAMESPACE} only")
     _check_bindings(shoot, faults)
     check_kubernetes(spec.kubernetes, faults)
+    faults.found += _new_faults(shoot, old)
     _check_gone(spec, faults)
     if workerless(shoot):
         for dotted in _NOT_WORKERLESS:
@@ -123,6 +129,30 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
     _check_rest(spec, faults)
     check_offered(shoot, old, faults)
     return faults
+
+
+def _new_faults(shoot: Shoot, old: Shoot | None) -> list[Fault]:
+    """Faults of single values, without those of the stored Shoot: its owner must be able to change other fields."""
+    faults, before = Faults(), Faults()
+    _check_values(shoot, faults)
+    if old is not None and faults:
+        _check_values(old, before)
+    return [each for each in faults.found if each not in before.found]
+
+
+def _check_values(shoot: Shoot, faults: Faults) -> None:
+    """Faults of values that a component would refuse, or misread."""
+    spec = shoot.spec
+    check_amounts(spec, SPEC, faults)
+    check_versioned(shoot, faults)
+    check_sizes(shoot, faults)
+    check_component_values(spec, faults)
+    if spec.kubernetes.kubelet:
+        check_kubelet_values(spec.kubernetes.kubelet, SPEC / "kubernetes" / "kubelet", faults)
+    for index, pool in enumerate(spec.provider.workers or []):
+        check_node_settings(pool, WORKERS @ index, faults)
+        if pool.kubernetes and pool.kubernetes.kubelet:
+            check_kubelet_values(pool.kubernetes.kubelet, WORKERS @ index / "kubernetes" / "kubelet", faults)
 
 
 def _check_name(shoot: Shoot, project: str | None, faults: Faults) -> None:
@@ -204,12 +234,24 @@ def _check_encryption(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
     if not phase.idle:
         detail = f"cannot change while the rotation of the etcd encryption key is {phase}: wait until it is done"
         faults.forbidden(here, detail)
-    elif changes(before):
+    elif changes(before) and not _takes_back(wanted, last, shoot.spec.kubernetes.version):
         faults.forbidden(here, "cannot change while the previous change is in progress: wait until it is done")
     if _value(shoot.spec, "hibernation.enabled") or _value(old.status, "hibernated"):
         faults.forbidden(here, "cannot change while the Shoot is hibernated: wake it up first")
     if wanted.provider != last.provider and wanted.resources != last.resources:
         faults.forbidden(here, "cannot change together with the resources: change one after the other")
+
+
+def _takes_back(wanted: Encryption, last: Encryption, version: str) -> bool:
+    """Whether the change only removes resources with which an API server does not start: no rollout can end before."""
+    if wanted.provider != last.provider or not wanted.resources < last.resources:
+        return False
+    for each in last.resources - wanted.resources:
+        found = Faults()
+        check_encrypted([each], version, SPEC, found)
+        if not found:
+            return False
+    return True
 
 
 def _check_primary_kept(dns: DNS | None, old: DNS, faults: Faults) -> None:

@@ -26,6 +26,7 @@ from api.constants import (
 )
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.internal_secret import InternalSecret
 from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.quota import Quota
@@ -44,9 +45,10 @@ from api.meta import KubeObject
 from api.names import backup_entry_names, domains_above
 from api.resources import Object, Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
+from api.validation.audit import POLICY_KEY, check_policy
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving
-from api.validation.field import Faults
+from api.validation.field import Faults, Path
 from api.validation.garden import (
     check_cloud_profile,
     check_cloud_profile_change,
@@ -168,6 +170,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await check_binding_switch(review, shoot, old, garden)
     await check_quotas(review, shoot, old, garden)
     await check_logins(review, shoot, old, garden)
+    await _check_audit_policy(review, shoot, old, garden)
     mails = not alerting.receivers(shoot.to_wire()) or bool(
         alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
     )
@@ -190,6 +193,26 @@ async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden:
         raise Refusal.forbidden(
             review, f"{text}: this garden has no managed issuer: an operator can set one up (a Secret with {SELECTOR})"
         )
+
+
+async def _check_audit_policy(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """An API server does not start with a policy that it cannot read. A missing ConfigMap is reported elsewhere."""
+    name = _audit_policy(shoot)
+    if name is None or (old is not None and _audit_policy(old) == name):
+        return
+    found = await garden.find(resources.CONFIG_MAP, name, review.namespace)
+    if found is not None and (wrong := check_policy((found.get("data") or {}).get(POLICY_KEY, ""))):
+        faults = Faults()
+        path = Path("spec.kubernetes.kubeAPIServer.auditConfig.auditPolicy.configMapRef.name")
+        faults.invalid(path, name, f"ConfigMap {review.namespace}/{name}: {wrong}")
+        refuse_invalid(review, faults)
+
+
+def _audit_policy(shoot: Shoot) -> str | None:
+    """Name of the ConfigMap with the Shoot's audit policy."""
+    server = shoot.spec.kubernetes.kube_api_server
+    policy = server.audit_config.audit_policy if server and server.audit_config else None
+    return policy.config_map_ref.name if policy and policy.config_map_ref else None
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -535,6 +558,7 @@ async def validate_quota(review: Review, garden: Garden) -> list[str]:
 
 async def mutate_binding(review: Review, garden: Garden) -> Object:
     """Set the binding's namespace in references without a namespace."""
+    review.models(_model_of_binding(review))  # the schema is validated later
     obj = dict(review.object or {})
     for field in ("secretRef", "credentialsRef"):
         if field in obj and not obj[field].get("namespace"):
@@ -554,9 +578,12 @@ async def validate_binding(review: Review, garden: Garden) -> list[str]:
             raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
         return []
     if review.operation == "CREATE":
-        model: type[KubeObject] = CredentialsBinding if review.group == SECURITY else SecretBinding
-        await _check_bound(review, review.models(model)[0], garden)
+        await _check_bound(review, review.models(_model_of_binding(review))[0], garden)
     return []
+
+
+def _model_of_binding(review: Review) -> type[KubeObject]:
+    return CredentialsBinding if review.group == SECURITY else SecretBinding
 
 
 def _binding_kind(review: Review) -> Binding:
@@ -594,6 +621,7 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
 
 async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
     """Move ``stringData``, which is write-only, to ``data``."""
+    review.models(InternalSecret)  # the schema is validated later
     obj = dict(review.object or {})
     plain = obj.pop("stringData", None) or {}
     if plain:

@@ -262,6 +262,8 @@ class CachedGarden:
         return (await self._synced(index.resource)).by_index(index.name, value)
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        if not name:
+            return None  # a request without a name would return a list
         if resource in _CACHED:
             found = self._caches.of(resource).get(name, namespace)
             if found is not None:

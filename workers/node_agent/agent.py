@@ -6,7 +6,8 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -38,6 +39,9 @@ _CERTIFICATES = {
     "kubelet-serving": "/var/lib/kubelet/pki/kubelet-server-current.pem",
     "node-agent": "/var/lib/gardener-node-agent/credentials/client.crt",
 }
+_KUBELET_UNIT = "kubelet.service"
+_QUOTED = 300
+"""Maximum number of characters of the kubelet's log in an annotation."""
 _RETRY_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
 
@@ -45,7 +49,21 @@ _LEASE_SECONDS = 10.0
 class NodeAgent:
     """Keeps one machine in the state that the configuration of its pool describes."""
 
-    def __init__(self, client: KubeClient, config: NodeAgentConfig, node_name: str, system: System) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        config: NodeAgentConfig,
+        node_name: str,
+        system: System,
+        *,
+        start_seconds: float = 60.0,
+        stable_seconds: float = 10.0,
+    ) -> None:
+        """Make an agent.
+
+        ``start_seconds``: time for a kubelet to get healthy with a new configuration. ``stable_seconds``: time that it
+        must stay healthy.
+        """
         self._client = client
         self._config = config
         self._node_name = node_name
@@ -54,6 +72,7 @@ class NodeAgent:
         self._secret = Cache(client, SECRET, "kube-system", fields=f"metadata.name={config.secret_name}")
         self._node = Cache(client, NODE, fields=f"metadata.name={node_name}")
         self._changed = asyncio.Event()
+        self._start_seconds, self._stable_seconds = start_seconds, stable_seconds
         self._delayed: tuple[str, float] | None = None
 
     async def run(self) -> None:
@@ -107,18 +126,58 @@ class NodeAgent:
         if applied is not None and applied != checksum and (wait := self._still_delayed(node, checksum)) > 0:
             return wait
         document: dict[str, Any] = yaml.safe_load(text)
+        if self._applier.refused[0] == checksum and self._applier.on_trial is None:
+            return await self._tell_refusal(node, period)
         if self._applier.last_applied() != document or (node is not None and applied != checksum):
-            if await self._applier.apply(document):
-                log.info("restarting: the files of the node agent have changed")
-                await self._system.systemctl("restart", "--no-block", OWN_UNIT)
-                return period
+            # If the kubelet does not run anyway, the configuration before is no better.
+            if await self._applier.apply(document, on_trial=await self._system.kubelet_answers()):
+                return await self._restart_self(period)
             log.info("operating system config %s applied", checksum[:12])
         if node is None:
             return _RETRY_SECONDS
+        if self._applier.on_trial is not None and not await self._kubelet_starts():
+            return await self._take_back(checksum, period)
+        self._applier.confirm()
         self._forget_bootstrap()
-        if applied != checksum:
+        if applied != checksum or constants.REFUSED_CONFIGURATION in _annotations(node):
             await self._tell_node(checksum)
         await self._tell_issuers(node)
+        return period
+
+    async def _restart_self(self, period: float) -> float:
+        log.info("restarting: the files of the node agent have changed")
+        await self._system.systemctl("restart", "--no-block", OWN_UNIT)
+        return period
+
+    async def _kubelet_starts(self) -> bool:
+        """Whether the kubelet gets healthy and stays so: some configurations end it seconds after its start."""
+        now = asyncio.get_running_loop().time
+        deadline, since = now() + self._start_seconds, None
+        while True:
+            if await self._system.kubelet_answers():
+                since = since or now()
+                if now() - since >= self._stable_seconds:
+                    return True
+            else:
+                since = None
+                if now() >= deadline:
+                    return False
+            await asyncio.sleep(self._stable_seconds / 10)  # a kubelet sends no event
+
+    async def _take_back(self, checksum: str, period: float) -> float:
+        """Go back to the configuration before: a node whose kubelet runs with it is better than one without kubelet."""
+        reason = _last_error(await self._system.last_lines(_KUBELET_UNIT))
+        log.error("the kubelet does not start with operating system config %s: %s", checksum[:12], reason)
+        if await self._applier.take_back(checksum, reason):
+            return await self._restart_self(period)
+        return await self._tell_refusal(self._node.get(self._node_name), period)
+
+    async def _tell_refusal(self, node: Object | None, period: float) -> float:
+        """Write into the Node which configuration was taken back, and why: the gardenlet reports it in a condition."""
+        told = ": ".join(self._applier.refused)
+        if node is not None and _annotations(node).get(constants.REFUSED_CONFIGURATION) != told:
+            patch = {"metadata": {"annotations": {constants.REFUSED_CONFIGURATION: told}}}
+            await self._client.patch(NODE, self._node_name, None, patch)
         return period
 
     def _still_delayed(self, node: Object | None, checksum: str) -> float:
@@ -138,7 +197,7 @@ class NodeAgent:
     async def _tell_node(self, checksum: str) -> None:
         patch = {
             "metadata": {
-                "annotations": {CHECKSUM_APPLIED: checksum},
+                "annotations": {CHECKSUM_APPLIED: checksum, constants.REFUSED_CONFIGURATION: None},
                 "labels": {constants.WORKER_KUBERNETES_VERSION: self._config.kubernetes_version},
             }
         }
@@ -187,6 +246,14 @@ def _seconds(duration: str) -> float:
         return parse_duration(duration).total_seconds()
     except ValueError:
         return 0.0
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The last error among lines of the kubelet's log, or else the last line; without time and place."""
+    errors = [line for line in lines if re.match(r"[EF]\d{4} |Error: |panic: ", line)]
+    last = (errors or [line for line in lines if line.strip()] or ["its journal is empty"])[-1]
+    words = re.sub(r"^[EF]\d{4} [\d:.]+\s+\d+ [\w.-]+:\d+\] ", "", last).strip()
+    return words[:_QUOTED]
 
 
 def _annotations(item: Mapping[str, Any] | None) -> Mapping[str, str]:

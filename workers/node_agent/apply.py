@@ -60,7 +60,38 @@ class Applier:
         self._system = system
         self._last_file = state_directory / "last-applied-osc.yaml"
         self._pending_file = state_directory / "pending-changes.json"
+        self._before_file = state_directory / "previous-osc.yaml"
+        self._refused_file = state_directory / "refused-osc.json"
         self._node_name = node_name
+
+    @property
+    def on_trial(self) -> Document | None:
+        """The configuration before the last one, as long as the kubelet has not shown that it starts with the last."""
+        return json.loads(self._before_file.read_text()) if self._before_file.exists() else None
+
+    def confirm(self) -> None:
+        """The kubelet starts with the configuration that was applied last."""
+        self._before_file.unlink(missing_ok=True)
+        self._refused_file.unlink(missing_ok=True)
+
+    @property
+    def refused(self) -> tuple[str, str]:
+        """Checksum of the configuration that was taken back, and why; both are empty if there is none."""
+        noted = json.loads(self._refused_file.read_text()) if self._refused_file.exists() else {}
+        return noted.get("checksum", ""), noted.get("reason", "")
+
+    async def take_back(self, checksum: str, reason: str) -> bool:
+        """Apply the configuration before the last one again. Returns what ``apply`` returns.
+
+        The reason is stored first, so that an agent that was killed meanwhile does not try the configuration again.
+        """
+        before = self.on_trial
+        if before is None:
+            return False
+        self._refused_file.write_text(json.dumps({"checksum": checksum, "reason": reason}))
+        restart_self = await self.apply(before)
+        self._before_file.unlink(missing_ok=True)
+        return restart_self
 
     def last_applied(self) -> Document:
         try:
@@ -69,14 +100,19 @@ class Applier:
             return {}
         return document
 
-    async def apply(self, wanted: Document) -> bool:
+    async def apply(self, wanted: Document, *, on_trial: bool = False) -> bool:
         """Apply a config. Returns whether the agent's own unit or files have changed, so that it must be restarted.
+
+        ``on_trial``: the config before it is kept until ``confirm`` or ``take_back``.
 
         Raises CommandFailed or OSError; the next run goes on where this run stopped.
         """
         last, spec = self.last_applied(), wanted["spec"]
         files = [file for file in spec.get("files") or () if file.get("hostName") in (None, "", self._node_name)]
         units = list(spec.get("units") or ())
+        if on_trial and last and last != wanted and self.on_trial is None:
+            self._before_file.write_text(json.dumps(last, sort_keys=True))
+            self._before_file.chmod(0o600)
         changes = Changes(self._pending_file)
         self._containerd(spec.get("criConfig") or {}, changes)
         for file in files:

@@ -6,6 +6,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import aiohttp
+
+_KUBELET_HEALTH = "http://127.0.0.1:10248/healthz"
+_ANSWER_SECONDS = 2.0
+
 
 class CommandFailed(Exception):
     """A program of the machine ended with an error."""
@@ -68,6 +73,28 @@ class System:
         """Whether a unit is in a state. ``state``: active or enabled."""
         process = await asyncio.create_subprocess_exec("systemctl", "--quiet", f"is-{state}", name)
         return await process.wait() == 0
+
+    async def kubelet_answers(self) -> bool:
+        """Whether the kubelet reports that it is healthy."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS)) as session,
+                session.get(_KUBELET_HEALTH) as answer,
+            ):
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def last_lines(self, unit: str) -> list[str]:
+        """The last lines of a unit's journal; none if the journal cannot be read."""
+        process = await asyncio.create_subprocess_exec(
+            *("journalctl", f"--unit={unit}", "--lines=50", "--output=cat", "--no-pager"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        output, _ = await process.communicate()
+        return output.decode(errors="replace").splitlines()
 
     async def run(self, *command: str) -> None:
         """Run a command. Raises CommandFailed with the last lines of its error output."""

@@ -257,7 +257,7 @@ class ManagedResourceController:
         stale = [
             reference
             for reference in map(Reference.of, before)
-            if equivalences.identity(reference) not in wanted | released
+            if equivalences.identity(reference) not in wanted | released and not _is_of_cluster(reference, ours)
         ]
         orphans = [
             reference
@@ -304,12 +304,14 @@ class ManagedResourceController:
 
     async def _objects_of(self, managed_resource: Object, documents: list[Object]) -> list[Object]:
         """The documents with scope, labels and annotations as they are to be applied."""
-        objects = []
+        objects, declared = [], declared_scopes(documents)
         for document in documents:
             try:
                 namespaced = (await self._target.resource_for(document["apiVersion"], document["kind"])).namespaced
             except NotFound:
-                namespaced = True
+                # Its CustomResourceDefinition may be applied in this pass.
+                group = str(document["apiVersion"]).rpartition("/")[0]
+                namespaced = declared.get((group, str(document["kind"])), True)
             metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
             if namespaced:
                 metadata["namespace"] = document["metadata"].get("namespace") or "default"
@@ -564,6 +566,26 @@ def _health_of(objects: list[tuple[Reference, Object | None]]) -> Condition:
         if why := health.unhealthy(obj):
             return _healthy("False", f"{reference.kind}Unhealthy", f"{reference} is unhealthy: {why}")
     return _healthy("True", "ResourcesHealthy", "All resources are healthy.")
+
+
+def declared_scopes(documents: Iterable[Object]) -> dict[tuple[str, str], bool]:
+    """Whether a kind is namespaced, by group and kind, as the CustomResourceDefinitions among the documents say."""
+    return {
+        (str(spec.get("group")), str((spec.get("names") or {}).get("kind"))): spec.get("scope") != "Cluster"
+        for each in documents
+        if each["kind"] == "CustomResourceDefinition"
+        for spec in [each.get("spec") or {}]
+    }
+
+
+def _is_of_cluster(reference: Reference, objects: Iterable[Object]) -> bool:
+    """Whether one of the objects is this one, and has no namespace.
+
+    A reference to it has a namespace if it was stored while its kind was unknown. The object must not be pruned then:
+    the API server ignores the namespace, and would delete the object that is wanted.
+    """
+    wanted = (reference.group, reference.kind, "", reference.name)
+    return any((each.group, each.kind, each.namespace, each.name) == wanted for each in map(Reference.of, objects))
 
 
 def _status_resources(objects: Iterable[Object], kept: Iterable[Object] = ()) -> list[Object]:

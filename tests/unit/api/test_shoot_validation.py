@@ -477,6 +477,27 @@ def test_force_deletion_needs_a_deletion_that_failed_for_good(deleting, codes, c
     assert "cannot be reverted" in str(check_operations(old, asked))
 
 
+@pytest.mark.parametrize(
+    ("last", "errors", "refused"),
+    [
+        (("Delete", "Error"), [{"description": "it does not work"}], False),
+        (("Delete", "Failed"), [{"description": "it does not work"}], False),
+        (("Delete", "Error"), [{"description": "no quota", "codes": ["ERR_INFRA_QUOTA_EXCEEDED"]}], True),
+        (("Delete", "Processing"), [{"description": "it does not work"}], True),
+        (("Reconcile", "Error"), [{"description": "it does not work"}], True),
+        (("Delete", "Error"), [], True),
+    ],
+)
+def test_an_error_without_a_code_does_not_hold_a_force_deletion(last, errors, refused):
+    """No code says whether such an error will pass, so the owner decides."""
+    operation = {"type": last[0], "state": last[1], "description": "", "progress": 20}
+    deleting = changed(SHOOT, "metadata.deletionTimestamp", "2026-11-21T12:00:00Z")
+    old = Shoot.of(deleting | {"status": {"lastErrors": errors, "lastOperation": operation}})
+    asked = old.model_copy(deep=True)
+    asked.metadata.annotate("confirmation.gardener.cloud/force-deletion", "true")
+    assert bool(check_operations(asked, old)) == refused
+
+
 @pytest.mark.parametrize(("word", "refused"), [("true", False), ("false", True), (None, True)])
 def test_a_deletion_needs_its_confirmation(word, refused):
     subject = shoot()

@@ -253,3 +253,17 @@ def test_conditions_of_a_silent_extension_become_unknown() -> None:
 
     assert {(each.status, each.reason) for each in found} == {("Unknown", "WorkerOutdatedHealthCheckReport")}
     assert len(found) == 2
+
+
+def test_a_configuration_that_a_node_has_taken_back_is_reported_with_the_reason() -> None:
+    """The owner of the pool wrote the value, and must learn which one it is."""
+    annotations = {
+        "checksum/cloud-config-data": "old",
+        "node-agent.gardener.cloud/refused-configuration": "abc: unknown label",
+    }
+    refusing = node(metadata__annotations=annotations)
+    found = checks.nodes(nodes(checks.outline_of_node(refusing, "checksum/cloud-config-data")), NOW)
+    assert (found.status, found.reason) == ("False", "OperatingSystemConfigRefused")
+    assert "its kubelet does not start with it: unknown label; correct the pool" in found.message
+    other = node(metadata__annotations=annotations | {"node-agent.gardener.cloud/refused-configuration": "xyz: a"})
+    assert checks.nodes(nodes(other), NOW).reason == "OperatingSystemConfigOutdated"

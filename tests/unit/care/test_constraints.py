@@ -17,6 +17,7 @@ def webhook(resources: list[str], groups: list[str] | None = None, **more: Any) 
 
 SYSTEM = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
 NOT_SYSTEM = {"matchExpressions": [{"key": "gardener.cloud/purpose", "operator": "NotIn", "values": ["kube-system"]}]}
+DEFAULT = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default"]}]}
 LEASES = ["coordination.k8s.io"]
 
 
@@ -34,6 +35,12 @@ LEASES = ["coordination.k8s.io"]
         (webhook(["*"], ["*"]), True),
         (webhook(["*/*"], ["*"]), True),
         (webhook(["nodes"], namespaceSelector=NOT_SYSTEM), True),
+        (webhook(["namespaces"]), True),
+        (webhook(["namespaces"], objectSelector=NOT_SYSTEM), False),
+        (webhook(["namespaces"], namespaceSelector=NOT_SYSTEM), False),
+        (webhook(["services"], namespaceSelector=DEFAULT), True),
+        (webhook(["endpointslices"], ["discovery.k8s.io"], namespaceSelector=DEFAULT), True),
+        (webhook(["pods"], namespaceSelector=DEFAULT), False),
         (webhook(["pods"], namespaceSelector=NOT_SYSTEM), False),
         (webhook(["pods"], namespaceSelector=SYSTEM), True),
         (webhook(["pods"], objectSelector={"matchLabels": {"app": "mine"}}), False),
@@ -182,6 +189,7 @@ def ending(seconds: int) -> dict[str, Any]:
         (pod("NodeLost"), [False]),
         (disrupted("Failed"), [False]),
         (disrupted("Running"), []),
+        (disrupted("Succeeded"), [False]),
         (pod(phase="Succeeded", owner="ReplicaSet"), [False]),
         (pod(phase="Failed", owner="ReplicaSet"), [False]),
         (pod(phase="Succeeded", owner="Job"), []),

@@ -272,6 +272,29 @@ async def test_a_missing_audit_policy_is_a_configuration_problem(world):
     assert refused.value.non_retryable
 
 
+async def test_settings_that_keep_a_component_from_starting_do_not_hold_a_deletion(world):
+    """The spec of a Shoot in deletion is fixed, so its owner could not correct them."""
+    wrong = {
+        "admissionPlugins": [{"name": "NoSuchPlugin"}],
+        "auditConfig": {"auditPolicy": {"configMapRef": {"name": "deleted-already"}}},
+        "featureGates": {"NoSuchGate": True},
+        "runtimeConfig": {"foo/v1": True},
+        "eventTTL": "2h",
+    }
+    world.pin(with_settings(kubeAPIServer=wrong, kubeControllerManager={"featureGates": {"NoSuchGate": True}}))
+    deletion = TASK.model_copy(update={"operation": OperationType.DELETE})
+
+    await world.control_plane.deploy_apiserver(deletion)
+    await world.control_plane.deploy_kube_controller_manager(deletion)
+
+    for name in ("kube-apiserver", "kube-controller-manager"):
+        found = world.seed.find("/apis/apps/v1/deployments", name, NAMESPACE)
+        command = " ".join(found["spec"]["template"]["spec"]["containers"][0]["command"])
+        assert "NoSuch" not in command
+        assert "foo/v1" not in command
+        assert ("--event-ttl=2h" in command) == (name == "kube-apiserver"), "other settings stay"
+
+
 async def test_a_shoot_network_that_overlaps_with_the_tunnel_is_refused(world):
     networking = {**SHOOT["spec"]["networking"], "pods": "198.19.0.0/16"}
     world.pin({**SHOOT, "spec": {**SHOOT["spec"], "networking": networking}})

@@ -31,6 +31,7 @@ from activities.components import (
     vpn_shoot,
 )
 from activities.components.managed_resource import managed_resource
+from activities.shoot.system import taints_of_system_pools
 from api.core.v1beta1.shoot import ClusterAutoscaler, NodeLocalDNS, VerticalPodAutoscaler
 from tests.unit.components.test_apiserver import server
 
@@ -371,3 +372,29 @@ def test_objects_of_a_managed_resource_arrive_as_they_are():
 def test_objects_for_the_seed_carry_its_class():
     _, resource = managed_resource("x", "garden", [], clazz="seed")
     assert resource["spec"]["class"] == "seed"
+
+
+def test_an_override_of_the_owner_comes_before_the_default_upstream():
+    """CoreDNS asks the upstreams of a block in their order: a later one for a zone would never be asked."""
+    made = coredns.objects(coredns.CoreDns("100.68.0.0/16", "api.example.org"))
+    corefile = next(each for each in made if each["kind"] == "ConfigMap")["data"]["Corefile"]
+    assert corefile.index("import custom/*.override") < corefile.index("forward . /etc/resolv.conf")
+
+
+def test_system_components_tolerate_the_taints_of_pools_on_which_they_may_run():
+    """A cluster whose pools are all tainted would have no CoreDNS and no tunnel, and its creation would never end."""
+    db = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
+    pools = [
+        {"name": "a", "taints": [db, {"key": "soft", "effect": "PreferNoSchedule"}]},
+        {"name": "b", "taints": [db, {"key": "gpu", "effect": "NoExecute"}]},
+        {"name": "c", "taints": [{"key": "own", "effect": "NoSchedule"}], "systemComponents": {"allow": False}},
+    ]
+    made = base.tolerating(coredns.objects(coredns.CoreDns("100.68.0.0/16", "a")), taints_of_system_pools(pools))
+    pod = next(each for each in made if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+    assert pod["tolerations"] == [
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"key": "dedicated", "operator": "Equal", "value": "db", "effect": "NoSchedule"},
+        {"key": "gpu", "operator": "Equal", "value": "", "effect": "NoExecute"},
+    ]
+    untouched = coredns.objects(coredns.CoreDns("100.68.0.0/16", "a"))
+    assert base.tolerating(untouched, []) == untouched

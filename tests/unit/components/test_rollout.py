@@ -106,6 +106,55 @@ async def test_failing_pods_end_the_wait_with_their_names(seed, monkeypatch):
     assert not failure.value.non_retryable
 
 
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", ""),
+        (
+            "I1125 21:20:21.175807    1081 options.go:261] external host was not specified\n"
+            'E1125 21:20:20.841091    1060 run.go:72] "command failed" err="unrecognized feature gate: FooBar"\n',
+            "unrecognized feature gate: FooBar",
+        ),
+        (
+            '{"ts":1,"msg":"Starting"}\n{"ts":2,"msg":"command failed","err":"unknown api groups foo/v1"}',
+            "unknown api groups foo/v1",
+        ),
+        ("panic: runtime error\n\ngoroutine 1 [running]:", "panic: runtime error"),
+        ("one\ntwo\n\n", "two"),
+        ("[1, 2]", "[1, 2]"),
+        ("x" * 500, "x" * 400 + "…"),
+    ],
+)
+def test_the_last_error_of_a_log_is_told_without_its_head(log, words):
+    assert rollout.last_words(log) == words
+
+
+@pytest.mark.parametrize(
+    ("log", "type_"),
+    [
+        ('E1125 21:20:20.841091 1060 run.go:72] "command failed" err="unrecognized feature gate: X"', "ERR_RETRYABLE_"),
+        ('E1125 21:20:20.841091 1060 run.go:72] "command failed" err="etcd grpc connection not ready"', "Component"),
+    ],
+)
+async def test_a_component_that_ends_is_reported_in_its_own_words(seed, monkeypatch, log, type_):
+    """ "CrashLoopBackOff, last exit code 1" does not tell an owner which value of the spec is wrong."""
+    monkeypatch.setattr(rollout, "_LOOK_AT_PODS_AFTER", 0.05)
+    monkeypatch.setattr(rollout, "_GIVE_UP_AFTER", 0.2)
+    api, _, caches = seed
+    api.put(DEPLOYMENTS, deployment(observedGeneration=2, replicas=1, updatedReplicas=1))
+    state = {
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 1, "message": log}},
+    }
+    status = {"phase": "Running", "containerStatuses": [{"name": "kube-apiserver", **state}]}
+    api.put(PODS, {"metadata": {"name": "x-1", "namespace": NAMESPACE, "labels": SELECT}, "status": status})
+
+    with pytest.raises(ApplicationError, match='CrashLoopBackOff, last exit code 1: "') as failure:
+        await rollout.wait_deployment(caches, "x", NAMESPACE, 30)
+    assert str(failure.value.type).startswith(type_)
+    assert log.split('err="')[1].rstrip('"') in str(failure.value)
+
+
 async def test_a_wait_that_takes_too_long_says_what_it_waited_for(seed, monkeypatch):
     monkeypatch.setattr(rollout, "_LOOK_AT_PODS_AFTER", 0.05)
     api, _, caches = seed

@@ -1,5 +1,6 @@
 """A machine in a directory: files are real, systemd and the container runtime only record their commands."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from workers.node_agent.system import CommandFailed, System
@@ -13,6 +14,9 @@ class FakeSystem(System):
         self.enabled: set[str] = set()
         self.fails: set[str] = set()
         """Commands that end with an error."""
+        self.kubelet_starts: Callable[[], bool] = lambda: True
+        """Whether the kubelet is healthy with the files of now."""
+        self.journal: list[str] = []
 
     async def run(self, *command: str) -> None:
         text = " ".join(command)
@@ -31,6 +35,12 @@ class FakeSystem(System):
 
     async def unit_is(self, state: str, name: str) -> bool:
         return name in (self.active if state == "active" else self.enabled)
+
+    async def kubelet_answers(self) -> bool:
+        return self.kubelet_starts()
+
+    async def last_lines(self, unit: str) -> list[str]:
+        return self.journal
 
     async def copy_from_image(self, image: str, path_in_image: str, path: str, mode: int) -> None:
         self.write(path, f"{image}:{path_in_image}".encode(), mode)

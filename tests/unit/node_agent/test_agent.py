@@ -55,7 +55,7 @@ async def agent(api: ApiServer, state: Path, system: FakeSystem) -> AsyncIterato
         state_directory=state,
     )
     async with api.client() as client:
-        agent = NodeAgent(client, config, "machine-1", system)
+        agent = NodeAgent(client, config, "machine-1", system, start_seconds=0.3, stable_seconds=0.05)
         tasks = [asyncio.create_task(agent.run()), asyncio.create_task(agent.keep_lease())]
         yield agent
         for task in tasks:
@@ -188,3 +188,106 @@ async def test_a_node_reports_the_issuers_of_its_certificates(
 
     await until(lambda: told in annotations())
     assert json.loads(annotations()[told]) == {"kubelet-client": "ca-client-1", "kubelet-serving": "ca-kubelet-1"}
+
+
+REFUSED = "node-agent.gardener.cloud/refused-configuration"
+
+
+def refusal(api: ApiServer) -> str | None:
+    found = api.find(NODES, "machine-1")
+    return found["metadata"]["annotations"].get(REFUSED) if found else None
+
+
+async def test_a_configuration_with_which_the_kubelet_does_not_start_is_taken_back(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    """A value that got past admission would otherwise take all nodes of the pool away."""
+    marker = system.path("/etc/marker")
+    api.put(NODES, node())
+    api.put(SECRETS, secret("good"))
+    await until(lambda: applied(api) == checksum("good"))
+    system.kubelet_starts = lambda: marker.read_text() != "bad"
+    system.journal = [
+        "I1125 21:20:20.841091    1060 server.go:10] starting",
+        'E1125 21:20:20.841091    1060 run.go:72] "command failed" err="unknown label"',
+        "Main process exited",
+    ]
+    api.put(SECRETS, secret("bad"))
+    await until(lambda: refusal(api))
+    assert marker.read_text() == "good"
+    assert refusal(api) == f'{checksum("bad")}: "command failed" err="unknown label"'
+    assert applied(api) == checksum("good")
+
+    api.put(SECRETS, secret("better"))
+    await until(lambda: applied(api) == checksum("better"))
+    assert marker.read_text() == "better"
+    assert refusal(api) is None
+
+
+async def test_the_report_of_a_refused_configuration_ends_when_its_owner_takes_it_back(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    api.put(NODES, node())
+    api.put(SECRETS, secret("good"))
+    await until(lambda: applied(api) == checksum("good"))
+    system.kubelet_starts = lambda: system.path("/etc/marker").read_text() != "bad"
+    api.put(SECRETS, secret("bad"))
+    await until(lambda: refusal(api))
+    api.put(SECRETS, secret("good"))
+    await until(lambda: refusal(api) is None)
+    assert applied(api) == checksum("good")
+
+
+async def test_a_configuration_that_was_taken_back_is_not_tried_again_by_a_new_agent(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, state: Path
+) -> None:
+    api.put(NODES, node())
+    api.put(SECRETS, secret("good"))
+    await until(lambda: applied(api) == checksum("good"))
+    system.kubelet_starts = lambda: system.path("/etc/marker").read_text() != "bad"
+    api.put(SECRETS, secret("bad"))
+    await until(lambda: refusal(api))
+    written: list[str] = []
+    system.write = lambda path, content, mode: written.append(path)  # type: ignore[method-assign]
+    config = NodeAgentConfig(
+        server="https://api.example.org",
+        ca_file=Path("/ca.crt"),
+        secret_name="pool",
+        kubernetes_version="1.37.1",
+        state_directory=state,
+    )
+    api.change(NODES, "machine-1", None, {"metadata": {"annotations": {REFUSED: "lost"}}})
+    async with api.client() as client:
+        again = asyncio.create_task(NodeAgent(client, config, "machine-1", system).run())
+        await until(lambda: (refusal(api) or "").startswith(checksum("bad")))
+        again.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await again
+    assert not written
+
+
+async def test_an_agent_that_was_killed_during_a_trial_ends_it(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, state: Path
+) -> None:
+    """The record of the configuration before is on the disk until the kubelet has shown that it starts."""
+    (state / "last-applied-osc.yaml").write_text(json.dumps(content("bad")))
+    (state / "previous-osc.yaml").write_text(json.dumps(content("good")))
+    system.write("/etc/marker", b"bad", 0o644)
+    system.kubelet_starts = lambda: system.path("/etc/marker").read_text() != "bad"
+    api.put(NODES, node(**{CHECKSUM: checksum("good")}))
+    api.put(SECRETS, secret("bad"))
+    await until(lambda: refusal(api))
+    assert system.path("/etc/marker").read_text() == "good"
+
+
+async def test_a_kubelet_that_does_not_run_anyway_gets_the_new_configuration(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    """The new configuration may be the repair."""
+    api.put(NODES, node())
+    api.put(SECRETS, secret("one"))
+    await until(lambda: applied(api) == checksum("one"))
+    system.kubelet_starts = lambda: False
+    api.put(SECRETS, secret("two"))
+    await until(lambda: applied(api) == checksum("two"))
+    assert refusal(api) is None

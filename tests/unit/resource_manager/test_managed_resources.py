@@ -10,7 +10,7 @@ from api.decisions.conditions import set_conditions
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, DEPLOYMENTS, MANAGED_RESOURCES, NAMESPACE, SECRETS
-from workers.resource_manager.managed_resources import Condition
+from workers.resource_manager.managed_resources import Condition, declared_scopes
 
 FINALIZER = "resources.gardener.cloud/gardener-resource-manager"
 ORIGIN = "resources.gardener.cloud/origin"
@@ -589,3 +589,33 @@ async def test_scope_decides_about_the_namespace(manager, kind):
     path = CONFIG_MAPS if kind == "ConfigMap" else "/api/v1/namespaces"
     assert manager.live(path, "x", "kube-system" if kind == "ConfigMap" else None) is not None
     assert manager.live(path, "y", "default" if kind == "ConfigMap" else None) is not None
+
+
+THINGS = "/apis/example.org/v1/things"
+THING = {"apiVersion": "example.org/v1", "kind": "Thing", "metadata": {"name": "a"}}
+DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "things.example.org"},
+    "spec": {"group": "example.org", "scope": "Cluster", "names": {"kind": "Thing", "plural": "things"}},
+}
+SERVED = [{"name": "things", "kind": "Thing", "namespaced": False}]
+
+
+async def test_an_object_of_the_cluster_is_not_pruned_when_its_kind_gets_known(manager, target):
+    """It was stored as namespaced while its kind was unknown; the API server ignores the namespace when it deletes."""
+    target.kinds["example.org/v1"] = SERVED
+    target.put(THINGS, THING | {"metadata": {"name": "a", "uid": "first"}})
+    manager.write(THING)
+    manager.source.change(
+        MANAGED_RESOURCES, "one", NAMESPACE, {"status": {"resources": [THING | {"namespace": "default", "name": "a"}]}}
+    )
+    await manager.start()
+    await manager.applied()
+    assert target.find(THINGS, "a")["metadata"]["uid"] == "first"
+    assert [(each["kind"], each.get("namespace")) for each in manager.get()["status"]["resources"]] == [("Thing", None)]
+
+
+def test_a_definition_says_whether_its_objects_have_a_namespace():
+    found = declared_scopes([DEFINITION, THING, config_map()])
+    assert found == {("example.org", "Thing"): False}

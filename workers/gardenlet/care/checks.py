@@ -212,6 +212,10 @@ def _node_fault(
         return "KubeletVersionMismatch", f"runs kubelet {runs}, wanted is v{wanted}"
     checksum = seen.checksums.get(pool["name"])
     if checksum and _annotation(node, seen.checksum_annotation) != checksum:
+        refused, _, why = _annotation(node, constants.REFUSED_CONFIGURATION).partition(": ")
+        if refused == checksum:
+            told = "has taken back the newest configuration of its pool, because its kubelet does not start with it"
+            return "OperatingSystemConfigRefused", f"{told}: {why}; correct the pool"
         return "OperatingSystemConfigOutdated", "has not applied the newest operating system config of its pool"
     agent = agents.get(node["metadata"]["name"])
     if agent is None:
@@ -250,7 +254,10 @@ def outline_of_node(node: ObjectView, checksum_annotation: str) -> dict[str, Any
         "metadata": {
             **{key: metadata[key] for key in ("name", "deletionTimestamp") if key in metadata},
             "labels": {constants.WORKER_POOL: _label(node, constants.WORKER_POOL)},
-            "annotations": {checksum_annotation: _annotation(node, checksum_annotation)},
+            "annotations": {
+                checksum_annotation: _annotation(node, checksum_annotation),
+                constants.REFUSED_CONFIGURATION: _annotation(node, constants.REFUSED_CONFIGURATION)[:_QUOTED],
+            },
         },
         "spec": {"unschedulable": (node.get("spec") or {}).get("unschedulable", False)},
         "status": {

@@ -56,4 +56,4 @@ def _left_over(pod: ObjectView) -> bool:
     disrupted = find_condition(pod, "DisruptionTarget").get("status") == "True"
     owners = pod["metadata"].get("ownerReferences") or ()
     replicated = any(each["kind"] == "ReplicaSet" for each in owners)
-    return phase in ("Failed", "Succeeded") and (replicated or (disrupted and phase == "Failed"))
+    return phase in ("Failed", "Succeeded") and (replicated or disrupted)

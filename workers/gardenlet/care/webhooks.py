@@ -25,6 +25,7 @@ _KUBE_SYSTEM = {
     "gardener.cloud/purpose": "kube-system",
     constants.SHOOT_NO_CLEANUP: "true",
 }
+_DEFAULT = {"kubernetes.io/metadata.name": "default"}
 _NODE_LEASES = {"kubernetes.io/metadata.name": "kube-node-lease"}
 _SYSTEM_OBJECTS: tuple[Mapping[str, str], ...] = (
     {},
@@ -46,6 +47,8 @@ class Critical:
     resources: tuple[str, ...]
     namespaces: tuple[Mapping[str, str], ...] = ()
     """Labels of the namespaces that count; none for cluster-scoped resources."""
+    objects: tuple[Mapping[str, str], ...] = ()
+    """Labels of the objects that count, if they are known; none: ``_SYSTEM_OBJECTS``."""
 
 
 _IN_SYSTEM = (_KUBE_SYSTEM,)
@@ -55,7 +58,11 @@ CRITICAL = (
         ("pods", "pods/status", "configmaps", "endpoints", "secrets", "serviceaccounts", "services", "services/status"),
         _IN_SYSTEM,
     ),
-    Critical("", ("nodes", "nodes/status", "namespaces", "namespaces/status", "namespaces/finalize")),
+    Critical("", ("nodes", "nodes/status")),
+    Critical("", ("namespaces", "namespaces/status", "namespaces/finalize"), objects=_IN_SYSTEM),
+    # The Service ``kubernetes`` and its endpoints, by which pods reach their API server.
+    Critical("", ("endpoints", "services", "services/status"), (_DEFAULT,)),
+    Critical("discovery.k8s.io", ("endpointslices",), (_DEFAULT,)),
     Critical(
         "apps",
         (
@@ -114,7 +121,11 @@ def _touched(webhook: ObjectView) -> Iterator[tuple[Critical, str]]:
             selects(webhook.get("namespaceSelector"), each) for each in critical.namespaces
         ):
             continue
-        if not any(selects(webhook.get("objectSelector"), each) for each in _SYSTEM_OBJECTS):
+        if not any(selects(webhook.get("objectSelector"), each) for each in critical.objects or _SYSTEM_OBJECTS):
+            continue
+        # The API server compares the namespace selector with the labels of a Namespace that is itself written.
+        itself = critical.objects if "namespaces" in critical.resources else ()
+        if itself and not any(selects(webhook.get("namespaceSelector"), each) for each in itself):
             continue
         for resource in critical.resources:
             if any(_covers(rule, critical, resource) for rule in webhook.get("rules") or ()):

@@ -1,0 +1,339 @@
+"""Latency of a Shoot's admission at 50 requests a second: the real admission process against a real garden API.
+
+It starts an etcd, an API server with the garden's kinds, and ``gardener worker admission``, then sends reviews at fixed
+times, whether or not the earlier ones are answered: half of them to ``/mutate``, half of them to ``/validate``. The
+garden has 500 Shoots in 50 Projects, because rules on domains and seeds look at other Shoots.
+
+    python -m benchmarks.admission [--rate 50] [--seconds 60]
+"""
+
+import asyncio
+import contextlib
+import copy
+import json
+import socket
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+import click
+import yaml
+
+from activities.secrets import crypto
+from activities.secrets.crypto import KeyAlgorithm
+from api import resources
+from api.crds import crds
+from kube.client import KubeClient, Object
+from kube.errors import ApiError
+from landscape import binaries
+from landscape.pki import Authority
+
+LIMIT = 0.025
+"""Seconds that 99 of 100 reviews may take."""
+SHOOTS, PROJECTS = 500, 50
+CORE = "core.gardener.cloud/v1beta1"
+_CONNECTIONS = 32
+"""Connections that the API server keeps open; admission answers as many calls at once."""
+_START_SECONDS = 60
+
+
+def profile() -> Object:
+    return {
+        "apiVersion": CORE,
+        "kind": "CloudProfile",
+        "metadata": {"name": "local"},
+        "spec": {
+            "type": "local",
+            "kubernetes": {"versions": [{"version": binaries.KUBERNETES_VERSION, "classification": "supported"}]},
+            "machineImages": [{"name": "local", "versions": [{"version": "1.0.0"}]}],
+            "machineTypes": [{"name": "local", "cpu": "2", "gpu": "0", "memory": "4Gi"}],
+            "regions": [{"name": "local", "zones": [{"name": "0"}]}],
+        },
+    }
+
+
+def seed() -> Object:
+    secret = {"apiVersion": "v1", "kind": "Secret", "name": "dns", "namespace": "garden"}
+    return {
+        "apiVersion": CORE,
+        "kind": "Seed",
+        "metadata": {"name": "seed-1"},
+        "spec": {
+            "provider": {"type": "local", "region": "local", "zones": ["0"]},
+            "networks": {"nodes": "198.18.2.2/32", "pods": "198.18.3.0/24", "services": "198.18.4.0/24"},
+            "dns": {"internal": {"type": "local", "domain": "internal.garden.test", "credentialsRef": secret}},
+        },
+    }
+
+
+def registration() -> Object:
+    kinds = ("ControlPlane", "Infrastructure", "Worker", "OperatingSystemConfig", "DNSRecord")
+    offered = [*({"kind": kind, "type": "local"} for kind in kinds), {"kind": "Network", "type": "flannel"}]
+    return {
+        "apiVersion": CORE,
+        "kind": "ControllerRegistration",
+        "metadata": {"name": "provider-local"},
+        "spec": {"resources": offered},
+    }
+
+
+def project(number: int) -> list[Object]:
+    namespace = f"garden-p{number}"
+    secret = {"kind": "Secret", "apiVersion": "v1", "namespace": namespace, "name": "local"}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
+        {"apiVersion": CORE, "kind": "Project", "metadata": {"name": f"p{number}"}, "spec": {"namespace": namespace}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "local", "namespace": namespace}},
+        {
+            "apiVersion": "security.gardener.cloud/v1alpha1",
+            "kind": "CredentialsBinding",
+            "metadata": {"name": "local", "namespace": namespace},
+            "provider": {"type": "local"},
+            "credentialsRef": secret,
+        },
+    ]
+
+
+def shoot(number: int) -> Object:
+    project_name = f"p{number % PROJECTS}"
+    name = f"s{number}"
+    return {
+        "apiVersion": CORE,
+        "kind": "Shoot",
+        "metadata": {"name": name, "namespace": f"garden-{project_name}"},
+        "spec": {
+            "cloudProfile": {"kind": "CloudProfile", "name": "local"},
+            "region": "local",
+            "seedName": "seed-1",
+            "credentialsBindingName": "local",
+            "dns": {"domain": f"{name}.{project_name}.example.org"},
+            "kubernetes": {
+                "version": binaries.KUBERNETES_VERSION,
+                "kubeAPIServer": {
+                    "featureGates": {"APIResponseCompression": False},
+                    "runtimeConfig": {"resource.k8s.io/v1beta1": True},
+                    "admissionPlugins": [{"name": "PodNodeSelector"}],
+                },
+            },
+            "networking": {"type": "flannel", "pods": "100.96.0.0/11", "services": "100.64.0.0/13"},
+            "provider": {
+                "type": "local",
+                "workers": [
+                    {
+                        "name": f"pool-{pool}",
+                        "machine": {"type": "local", "image": {"name": "local", "version": "1.0.0"}},
+                        "minimum": 1,
+                        "maximum": 3,
+                        "labels": {"example.org/tier": "web"},
+                        "taints": [{"key": "dedicated", "value": "db", "effect": "PreferNoSchedule"}],
+                    }
+                    for pool in range(3)
+                ],
+            },
+        },
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        port: int = opened.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def process(directory: Path, *command: str | Path) -> AsyncIterator[None]:
+    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
+        started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
+        try:
+            yield
+        finally:
+            started.terminate()
+            await started.wait()
+
+
+class Garden:
+    """A garden's API without admission, and the admission process beside it, which only the benchmark asks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = free_port()
+        self._health = free_port()
+        self.admission = free_port()
+        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "garden",
+            "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "garden"}}],
+            "clusters": [{"name": "garden", "cluster": cluster}],
+            "users": [{"name": "garden", "user": {"token": "token-of-the-benchmark"}}],
+        }
+        (directory / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        (directory / "tokens.csv").write_text("token-of-the-benchmark,admin,1,system:masters\n")
+        (directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
+        files = Authority(directory, "ca").issue("admission", "admission", names=["127.0.0.1"])
+        config = {
+            "gardenClientConnection": {"kubeconfig": str(directory / "kubeconfig")},
+            "server": {
+                "address": "127.0.0.1",
+                "port": self.admission,
+                "certificateFile": str(files.certificate),
+                "privateKeyFile": str(files.key),
+            },
+            "health": {"address": "127.0.0.1", "port": self._health},
+        }
+        (directory / "admission.yaml").write_text(yaml.safe_dump(config))
+        self.client = KubeClient.from_kubeconfig(kubeconfig)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        here = self._directory
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self.client)
+            await stack.enter_async_context(
+                process(
+                    here,
+                    *(binaries.etcd().directory / "etcd", "--data-dir", here / "data", "--name", "one"),
+                    *("--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--log-level", "error"),
+                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                    *("--initial-cluster", f"one={peer}", "--unsafe-no-fsync"),
+                )
+            )
+            await stack.enter_async_context(
+                process(
+                    here,
+                    *(binaries.kubernetes().directory / "kube-apiserver", "--etcd-servers", etcd),
+                    *("--secure-port", str(self._port), "--bind-address", "127.0.0.1", "--cert-dir", here / "certs"),
+                    *("--token-auth-file", here / "tokens.csv", "--authorization-mode", "AlwaysAllow"),
+                    *("--service-account-issuer", "https://issuer.test", "--service-account-key-file", here / "sa.key"),
+                    *("--service-account-signing-key-file", here / "sa.key"),
+                    *("--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount"),
+                )
+            )
+            await _ready(lambda: self.client.request("GET", "/readyz"))
+            await self._fill()
+            gardener = Path(sys.executable).parent / "gardener"
+            await stack.enter_async_context(
+                process(here, gardener, "worker", "admission", "--config", here / "admission.yaml")
+            )
+            await _ready(self._is_ready)
+            yield
+
+    async def _fill(self) -> None:
+        for each in crds("garden"):
+            await self.client.apply(each, manager="benchmark")
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden"}}
+        await _ready(lambda: self.client.list(resources.SHOOT))
+        for obj in (namespace, profile(), seed(), registration()):
+            await self.client.apply(obj, manager="benchmark")
+        for number in range(PROJECTS):
+            for obj in project(number):
+                await self.client.apply(obj, manager="benchmark")
+        for number in range(SHOOTS):
+            await self.client.apply(shoot(number), manager="benchmark")
+
+    async def _is_ready(self) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self._health}/readyz") as answer,
+        ):
+            answer.raise_for_status()
+
+
+async def _ready(ask: Any) -> None:
+    async with asyncio.timeout(_START_SECONDS):
+        while True:
+            with contextlib.suppress(ApiError, aiohttp.ClientError, OSError):
+                await ask()
+                return
+            await asyncio.sleep(0.1)
+
+
+def review(obj: Object, operation: str, old: Object | None = None) -> Object:
+    group, version = CORE.split("/")
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "benchmark",
+            "operation": operation,
+            "resource": {"group": group, "version": version, "resource": "shoots"},
+            "kind": {"group": group, "version": version, "kind": "Shoot"},
+            "namespace": obj["metadata"]["namespace"],
+            "name": obj["metadata"]["name"],
+            "userInfo": {"username": "alice", "groups": ["system:masters"]},
+            "object": obj,
+            "oldObject": old,
+        },
+    }
+
+
+async def measure(garden: Garden, rate: float, seconds: float) -> list[float]:
+    """Seconds from the time at which each review was due to its answer."""
+    url = f"https://127.0.0.1:{garden.admission}"
+    stored = {each["metadata"]["name"]: each for each in await garden.client.list(resources.SHOOT)}
+    total = int(rate * seconds)
+    took: list[float] = []
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, limit=_CONNECTIONS)) as session:
+
+        async def one(number: int, due: float) -> None:
+            if number % 4 < 2:
+                body = review(shoot(SHOOTS + number), "CREATE")
+            else:
+                old = stored[f"s{number % SHOOTS}"]
+                new = copy.deepcopy(old)
+                new["spec"]["provider"]["workers"][0]["maximum"] = 4
+                body = review(new, "UPDATE", old)
+            path = "/mutate" if number % 2 else "/validate"
+            async with session.post(url + path, json=body) as answer:
+                response = (await answer.json())["response"]
+            took.append(time.perf_counter() - due)
+            if not response["allowed"]:
+                raise SystemExit(f"{path} refused: {response['status']['message']}")
+
+        for number in range(int(rate)):  # connections and caches as after the first second of a process
+            await one(number, time.perf_counter())
+        took.clear()
+        begin = time.perf_counter()
+        tasks = []
+        for number in range(total):
+            due = begin + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            tasks.append(asyncio.create_task(one(number, due)))
+        await asyncio.gather(*tasks)
+    return took
+
+
+@click.command(help="Measure the latency of a Shoot's admission.")
+@click.option("--rate", default=50.0, show_default=True, help="Reviews a second.")
+@click.option("--seconds", default=60.0, show_default=True, help="Duration.")
+def main(rate: float, seconds: float) -> None:
+    async def run() -> list[float]:
+        with TemporaryDirectory(prefix="admission-") as directory:
+            garden = Garden(Path(directory))
+            async with garden.running():
+                return await measure(garden, rate, seconds)
+
+    took = sorted(asyncio.run(run()))
+    cuts = statistics.quantiles(took, n=1000)
+    result = {
+        "reviews": len(took),
+        "rate": rate,
+        "p50 ms": round(cuts[499] * 1000, 1),
+        "p99 ms": round(cuts[989] * 1000, 1),
+        "max ms": round(took[-1] * 1000, 1),
+        "limit ms": LIMIT * 1000,
+    }
+    click.echo(json.dumps(result))
+    sys.exit(cuts[989] > LIMIT)
+
+
+if __name__ == "__main__":
+    main()
