@@ -92,6 +92,9 @@ _OWN = {
 
 Json = dict[str, Any]
 
+_UNVERIFIED = "it is not of an authority of the garden, or has expired, or is not for clients"
+_REFUSED_CERTIFICATE = "the front door refuses the client certificate: "
+
 _IDENTIFY = r"""
 -- Envoy stores values of a subject apart from its text, so no value can pass for another attribute. The text serves
 -- to count attributes only: in it a backslash precedes each separator that is part of a value (RFC 2253).
@@ -110,7 +113,7 @@ end
 
 local function fault(tls, now)
   if not tls:peerCertificateValidated() then
-    return "it was not verified"
+    return "UNVERIFIED"
   end
   local expires = tls:expirationPeerCertificate()
   if expires == nil or expires < now then
@@ -142,7 +145,7 @@ function envoy_on_request(handle)
   end
   local reason = fault(tls, os.time())
   if reason then
-    handle:respond({[":status"] = "401"}, "the front door refuses the client certificate: " .. reason)
+    handle:respond({[":status"] = "401"}, "REFUSED" .. reason)
     return
   end
   local headers, subject = handle:headers(), tls:parsedSubjectPeerCertificate()
@@ -247,7 +250,12 @@ def _listener(config: FrontDoorConfig) -> Json:
             "tls_params": {"tls_minimum_protocol_version": "TLSv1_2", "cipher_suites": list(_CIPHERS)},
             "alpn_protocols": ["h2", "http/1.1"],
             "tls_certificate_sds_secret_configs": [_secret(config, _CERTIFICATE)],
-            "validation_context_sds_secret_config": _secret(config, _CLIENTS),
+            "combined_validation_context": {
+                # kube-apiserver, too, lets a client connect, and then answers 401. Clients that get 401 ask for a new
+                # certificate; they take the end of a connection for a network that fails.
+                "default_validation_context": {"trust_chain_verification": "ACCEPT_UNTRUSTED"},
+                "validation_context_sds_secret_config": _secret(config, _CLIENTS),
+            },
         },
     )
     chain = {"filters": [_http()], "transport_socket": {"name": "tls", "typed_config": tls}}
@@ -265,8 +273,9 @@ def _listener(config: FrontDoorConfig) -> Json:
 
 def _http() -> Json:
     script = _IDENTIFY
-    for placeholder, name in (("USER", USER), ("GROUP", GROUP), ("CREDENTIAL", _CREDENTIAL)):
-        script = script.replace(f'"{placeholder}"', f'"{name}"')
+    texts = {"USER": USER, "GROUP": GROUP, "CREDENTIAL": _CREDENTIAL}
+    for placeholder, text in (texts | {"UNVERIFIED": _UNVERIFIED, "REFUSED": _REFUSED_CERTIFICATE}).items():
+        script = script.replace(f'"{placeholder}"', f'"{text}"')
     identify = envoy.typed("filters.http.lua.v3.Lua", default_source_code={"inline_string": script})
     drop = envoy.typed(
         "http.early_header_mutation.header_mutation.v3.HeaderMutation",
@@ -327,6 +336,10 @@ _RETRIES: Json = {
 def _routes() -> Iterable[Json]:
     """Routes in their order: the first that matches counts."""
     identified = {"name": USER, "present_match": True}
+    yield {
+        "match": {"prefix": "/", "tls_context": {"presented": True, "validated": False}},
+        "direct_response": {"status": 401, "body": {"inline_string": _REFUSED_CERTIFICATE + _UNVERIFIED}},
+    }
     without_upgrades = [{"upgrade_type": each, "enabled": False} for each in _UPGRADES]
     for path in subresource_paths():
         forward = _forward(_SERVERS, upgrade_configs=without_upgrades)

@@ -1,6 +1,7 @@
 """The charts as Helm's own engine renders them: the processes that read the configurations accept them."""
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,20 @@ from api import images
 from landscape import workers
 from landscape.plan import Plan
 from tests.unit.landscape.test_configuration import MODELS
+from workers.front_door import FrontDoorConfig
 from workers.lib.runtime import load_config
 from workers.provider_local import access
 
 CHARTS = Path(__file__).parents[2] / "charts"
 Object = dict[str, Any]
+FRONT_DOOR: Object = {
+    "enabled": True,
+    "tlsSecret": "garden-tls",
+    "clientCASecret": "garden-client-ca",
+    "identitySecret": "front-proxy-client",
+    "apiServer": {"endpoints": ["10.0.0.1:6443", "10.0.0.2:6443"], "caSecret": "garden-ca"},
+    "subresources": {"caSecret": "subresources-ca"},
+}
 
 
 def values_of(chart: str) -> Object:
@@ -36,6 +46,7 @@ def values_of(chart: str) -> Object:
                     "tlsSecret": "subresources-tls",
                     "requestHeader": {"caSecret": "request-header-ca"},
                 },
+                "frontDoor": FRONT_DOOR,
                 "codecServer": {"enabled": True, "tlsSecret": "codec-server-tls", "clientCA": True},
             }
     return {}
@@ -61,16 +72,23 @@ def chart(request: pytest.FixtureRequest) -> str:
 
 def test_there_is_a_chart_for_every_process_of_garden_and_seed():
     found = {
-        container["args"][1]
+        _worker(each["spec"]["template"]["spec"])
         for name in NAMES
         for each in kinds(rendered(name), "Deployment").values()
-        for container in each["spec"]["template"]["spec"]["containers"]
     }
-    assert found == set(MODELS) | {"resource-manager"}
+    assert found == set(MODELS) | {"front-door", "resource-manager"}
+
+
+def _worker(pod: Object) -> str:
+    """Name of the process of ours in a pod; the front door's runs before its Envoy."""
+    [container] = pod.get("initContainers") or pod["containers"]
+    name: str = container["args"][1]
+    return name
 
 
 def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
     models = MODELS | {
+        "front-door": "workers.front_door:FrontDoorConfig",
         "resource-manager": "workers.resource_manager.config:ResourceManagerConfig",
         "promote": "workers.promote:PromoteConfig",
         "setup": "workers.setup:SetupConfig",
@@ -78,7 +96,7 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
     objects = rendered(chart)
     for workload in [*kinds(objects, "Deployment").values(), *kinds(objects, "Job").values()]:
         pod = workload["spec"]["template"]["spec"]
-        worker = pod["containers"][0]["args"][1]
+        worker = _worker(pod)
         [volume] = [each for each in pod["volumes"] if each["name"] == "config"]
         file = tmp_path / f"{worker}.yaml"
         file.write_text(kinds(objects, "ConfigMap")[volume["configMap"]["name"]]["data"]["config.yaml"])
@@ -96,8 +114,9 @@ def test_pods_are_confined(chart):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in pod["containers"]:
-            assert container["image"] == images.GARDENER
+        containers = [*pod.get("initContainers", []), *pod["containers"]]
+        for container in containers:
+            assert container["image"] == (images.ENVOY if container["name"] == "envoy" else images.GARDENER)
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -105,9 +124,8 @@ def test_pods_are_confined(chart):
             }
             assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
             assert "memory" in container["resources"]["limits"]
-            assert not {mount["name"] for mount in container["volumeMounts"]} ^ {
-                each["name"] for each in pod["volumes"]
-            }
+        mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
+        assert not mounted ^ {each["name"] for each in pod["volumes"]}
 
 
 def test_replicas_are_spread_and_protected_by_budgets(chart):
@@ -124,8 +142,8 @@ def test_replicas_are_spread_and_protected_by_budgets(chart):
             spec = kinds(objects, kind)[name]["spec"]
             assert (spec.get("selector") or spec["podSelector"])["matchLabels"] == select
         [container] = template["spec"]["containers"]
-        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-        assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+        paths = [container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
+        assert paths == (["/ready", "/ready"] if container["name"] == "envoy" else ["/readyz", "/healthz"])
 
 
 def test_no_value_holds_a_secret(chart):
@@ -351,3 +369,35 @@ def temporal_connections(objects: list[Object]) -> list[tuple[Object, dict[str, 
             mounts = load_mounts(workload)
             found.append((connection, {secret: mounts[volume] for volume, secret in secrets.items()}))
     return found
+
+
+def test_the_front_door_has_its_secrets_by_name_and_no_token(tmp_path):
+    """Only Envoy reads the keys; the process that writes its files needs none."""
+    objects = rendered("gardener")
+    pod = kinds(objects, "Deployment")["gardener-front-door"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    secrets = {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    assert secrets == {"garden-tls", "garden-client-ca", "front-proxy-client", "garden-ca", "subresources-ca"}
+    [init] = pod["initContainers"]
+    assert {each["name"] for each in init["volumeMounts"]} == {"config", "envoy", "tmp"}
+
+    file = tmp_path / "config.yaml"
+    file.write_text(kinds(objects, "ConfigMap")["gardener-front-door"]["data"]["config.yaml"])
+    config = load_config(FrontDoorConfig, file)
+    assert config.api_server.endpoints == ("10.0.0.1:6443", "10.0.0.2:6443")
+    assert config.subresources.endpoints == ("gardener-subresources.garden.svc:443",)
+    [envoy] = pod["containers"]
+    mounts = [Path(each["mountPath"]) for each in envoy["volumeMounts"]]
+    content = json.loads(json.dumps(config.model_dump(mode="json")))
+    read = [
+        value for part in content.values() if isinstance(part, dict) for key, value in part.items() if "File" in key
+    ]
+    assert len(read) == 7
+    assert all(any(Path(file).is_relative_to(mount) for mount in mounts) for file in read)
+
+
+@pytest.mark.parametrize("missing", ["tlsSecret", "clientCASecret", "identitySecret", "apiServer", "subresources"])
+def test_a_front_door_without_one_of_its_secrets_is_not_installed(missing):
+    values = {"frontDoor": {key: value for key, value in FRONT_DOOR.items() if key != missing}}
+    with pytest.raises(helm.HelmError, match=f"frontDoor.{missing}"):
+        rendered("gardener", values)

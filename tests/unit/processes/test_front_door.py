@@ -104,6 +104,14 @@ def test_only_requests_of_certificates_and_of_subresources_use_the_front_doors_o
     assert [cluster for _, cluster in targets][-2:] == ["kube-apiserver-with-identity", "kube-apiserver"]
 
 
+def test_a_certificate_that_is_not_verified_is_refused_by_the_first_route_already(tmp_path: Path) -> None:
+    """The filter refuses it, too; this holds without the filter."""
+    config = json.loads(front_door.files(started.door(tmp_path).config())[front_door.CONFIG_FILE])
+    first = _manager(config)["route_config"]["virtual_hosts"][0]["routes"][0]
+    assert first["match"] == {"prefix": "/", "tls_context": {"presented": True, "validated": False}}
+    assert first["direct_response"]["status"] == 401
+
+
 def test_no_request_is_sent_again_after_a_server_may_have_read_it(tmp_path: Path) -> None:
     config = json.loads(front_door.files(started.door(tmp_path).config())[front_door.CONFIG_FILE])
     policy = _manager(config)["route_config"]["virtual_hosts"][0]["retry_policy"]
