@@ -13,7 +13,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -83,14 +83,31 @@ def _process(directory: Path, *command: str) -> Iterator[None]:
             started.wait()
 
 
+def new_authority(name: str) -> KeyPair:
+    return crypto.self_signed_ca(name, algorithm=KeyAlgorithm.P256, now=datetime.now(UTC), validity=timedelta(days=9))
+
+
 @dataclass
 class ApiServer:
+    """The garden's API server. It is a Shoot's API server, too: it accepts certificates of ``client_authority``."""
+
     directory: Path
     port: int = field(default_factory=free_port)
+    client_authority: KeyPair = field(default_factory=lambda: new_authority("ca-client-of-server"))
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def bundle(self) -> str:
+        """Authority of the API server's own certificate."""
+        return (self.directory / "certs/apiserver.crt").read_text()
 
     def commands(self) -> tuple[list[str], list[str]]:
         etcd, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
         (self.directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
+        (self.directory / "clients.crt").write_bytes(self.client_authority.certificate)
         users = [("admin", "system:masters"), (SERVER, SUBRESOURCE_SERVERS), (ALICE, "staff"), (ROBOT, "")]
         (self.directory / "tokens.csv").write_text("".join(f'{name},{name},,"{group}"\n' for name, group in users))
         store = [str(CACHED / f"etcd-{ETCD_VERSION}" / "etcd"), "--data-dir", "data", "--name", "one", "--log-level",
@@ -100,11 +117,12 @@ class ApiServer:
                   "--secure-port", str(self.port), "--bind-address", "127.0.0.1", "--cert-dir", "certs",
                   "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
                   "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-                  "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC"]  # fmt: skip
+                  "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC",
+                  "--client-ca-file", "clients.crt"]  # fmt: skip
         return store, server
 
     def client(self, token: str = "admin") -> KubeClient:
-        cluster = {"server": f"https://127.0.0.1:{self.port}", "insecure-skip-tls-verify": True}
+        cluster = {"server": self.url, "insecure-skip-tls-verify": True}
         return KubeClient.from_kubeconfig(
             {
                 "current-context": "test",
@@ -177,7 +195,8 @@ async def _serves_shoots(client: KubeClient) -> bool:
 class Answer:
     status: int
     content: Object
-    headers: Mapping[str, str]
+    headers: Any
+    """A mapping that may hold several values of one name."""
 
     @property
     def message(self) -> str:
@@ -260,11 +279,16 @@ class Garden:
         )
         return made
 
-    async def authorities(self, name: str = "demo", namespace: str = NAMESPACE, generation: str = "1") -> KeyPair:
+    async def authorities(
+        self,
+        name: str = "demo",
+        namespace: str = NAMESPACE,
+        generation: str = "1",
+        authority: KeyPair | None = None,
+        bundle: str = "the bundle",
+    ) -> KeyPair:
         """Publish the client CA and the bundle of a Shoot, as its gardenlet does. Returns the client CA."""
-        authority = crypto.self_signed_ca(
-            f"ca-client-{generation}", algorithm=KeyAlgorithm.P256, now=datetime.now(UTC), validity=timedelta(days=9)
-        )
+        authority = authority or new_authority(f"ca-client-{generation}")
         content = {"ca.crt": authority.certificate, "ca.key": authority.key}
         place = {"namespace": namespace}
         for each in (
@@ -278,7 +302,7 @@ class Garden:
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {"name": f"{name}.ca-cluster", **place},
-                "data": {"ca.crt": "the bundle"},
+                "data": {"ca.crt": bundle},
             },
         ):
             await self.admin.apply(each, manager="test")

@@ -29,13 +29,17 @@ from tests.garden_api_server import (
 )
 from workers.subresources import kubeconfigs
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [
+    pytest.mark.binaries,
+    pytest.mark.usefixtures("kubernetes_is_built"),
+    pytest.mark.timeout(180, func_only=True),
+]
 
 MASTERS = ("X-Remote-Group", "system:masters")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
+def server(kubernetes_is_built: None) -> Iterator[ApiServer]:
     with api_server() as made:
         yield made
 
@@ -196,6 +200,20 @@ async def test_a_body_chooses_neither_name_nor_group(garden: Garden) -> None:
     answer = await garden.ask(ALICE, body=body)
 
     assert answer.subject() == (["gardener.cloud:admin:alice"], ["gardener.cloud:project:admins"])
+
+
+@pytest.mark.attack(actor="T1", asset="A3", finding=12)
+async def test_the_names_of_unknown_fields_make_no_headers(garden: Garden) -> None:
+    """Warnings are headers, and repeat what the body says."""
+    names = ["x\r\nSet-Cookie: a=b", "\u2028", 'y"', *(f"{number}-{'z' * 500}" for number in range(50))]
+
+    answer = await garden.ask(ALICE, body=dict.fromkeys(names, 1))
+
+    assert answer.status == 201
+    assert "Set-Cookie" not in answer.headers
+    warnings = answer.headers.getall("Warning")
+    assert warnings[0] == '299 - "unknown field \\"x??Set-Cookie: a=b\\""'
+    assert (len(warnings), max(map(len, warnings)) < 300) == (10, True)
 
 
 @pytest.mark.attack(actor="T1", asset="A3", finding=12)

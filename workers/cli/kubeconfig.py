@@ -82,6 +82,8 @@ async def requested_kubeconfig(
             f"{doing}: {garden.endpoint.server} does not serve this subresource: use a kubeconfig with the address of "
             "the garden's front door, not with that of its API server"
         ) from None
+    if (granted := answer["spec"]["expirationSeconds"]) < expiration:
+        click.echo(f"# valid for {granted} s, which is the garden's maximum", err=True)
     config = json.loads(base64.b64decode(answer["status"]["kubeconfig"]))
     how = []
     for each in config["clusters"]:

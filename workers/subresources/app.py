@@ -40,6 +40,8 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _REQUEST_BYTES = 64 * 1024
 _SHOOT_BYTES = 2 * 1024 * 1024
 """Maximum sizes of a body: of a request for a kubeconfig, and of a Shoot."""
+_WARNINGS, _WARNING_LETTERS = 10, 256
+"""Maximum number of warnings of an answer, and of the letters of each."""
 _PATIENCE = 1.0
 """Seconds that a request waits for its turn before it gets status 429."""
 _DEADLINE = 30.0
@@ -108,8 +110,9 @@ def _served(garden: KubeClient, requesters: Requesters, methods: dict[str, tuple
 
 def _answer(content: object, status: int, warnings: list[str]) -> web.Response:
     answer = web.json_response(content, status=status, headers={"Cache-Control": "no-store"})
-    for warning in warnings:
-        quoted = warning.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')
+    for warning in warnings[:_WARNINGS]:
+        plain = "".join(each if each.isascii() and each.isprintable() else "?" for each in warning[:_WARNING_LETTERS])
+        quoted = plain.replace("\\", "\\\\").replace('"', '\\"')
         answer.headers.add("Warning", f'299 - "{quoted}"')
     return answer
 

@@ -77,6 +77,15 @@ async def test_an_address_that_the_system_does_not_resolve_is_replaced(
     assert "by the landscape's DNS" in result.stderr
 
 
+async def test_a_validity_that_the_garden_has_shortened_is_told(garden: Garden) -> None:
+    file = at_the_front_door(garden, ALICE)
+
+    result = await run("garden-local/demo", "--expiration", "90000", "--garden-kubeconfig", file)
+
+    assert result.exit_code == 0
+    assert result.stderr == "# valid for 86400 s, which is the garden's maximum\n"
+
+
 async def test_a_refusal_says_what_the_user_may_not_do(garden: Garden) -> None:
     garden_kubeconfig = at_the_front_door(garden, ALICE)
 
