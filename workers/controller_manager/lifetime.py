@@ -13,6 +13,7 @@ from kube.cache import Caches, Key, Values
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
+from kube.errors import Forbidden
 from kube.events import emit
 
 log = logging.getLogger(__name__)
@@ -63,8 +64,7 @@ class _LifetimeReconciler:
         left = (end - datetime.now(UTC)).total_seconds()
         if left > 0:
             return Requeue(min(left, _SYNC_SECONDS))
-        await self._end(shoot, end)
-        return None
+        return await self._end(shoot, end)
 
     def _quotas_of(self, shoot: Object) -> list[Object]:
         """Quotas that hold for the Shoot by its binding, or by another binding to the same credentials."""
@@ -92,15 +92,20 @@ class _LifetimeReconciler:
         quota = self._quota(key)
         return quota is not None and is_for_project(quota)
 
-    async def _end(self, shoot: Object, end: datetime) -> None:
+    async def _end(self, shoot: Object, end: datetime) -> Requeue | None:
         metadata = shoot["metadata"]
-        text = f"its Quota allows the cluster to exist until {end:%Y-%m-%d %H:%M} UTC: deleting it"
+        text = f"its Quota allows the cluster to exist until {end:%Y-%m-%d %H:%M} UTC"
         await self._annotate(shoot, {constants.CONFIRMATION_DELETION: "true"})
-        await self._client.delete(
-            resources.SHOOT, metadata["name"], metadata["namespace"], uid=metadata["uid"], propagation="Background"
-        )
-        log.info("Shoot %s/%s: %s", metadata["namespace"], metadata["name"], text)
-        await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", text)
+        try:
+            await self._client.delete(
+                resources.SHOOT, metadata["name"], metadata["namespace"], uid=metadata["uid"], propagation="Background"
+            )
+        except Forbidden as refusal:  # the Project requires that another user deletes it
+            await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", f"{text}: {refusal}", "Warning")
+            return Requeue(_SYNC_SECONDS)
+        log.info("Shoot %s/%s: %s: deleting it", metadata["namespace"], metadata["name"], text)
+        await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", f"{text}: deleting it")
+        return None
 
     async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
         """Patch the Shoot that was read. Raises Conflict if its owner has changed it since."""

@@ -8,6 +8,7 @@ from api import resources
 from tests.unit.admission.webhooks import BINDING
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
+from tests.unit.kube.api_server import refuse
 from workers.controller_manager.lifetime import run_lifetime_controller
 
 NAMESPACE = "garden-local"
@@ -99,3 +100,18 @@ async def test_a_shortened_quota_does_not_shorten_a_recorded_expiration(garden):
         garden.api.change(f"{CORE}/shoots", "demo", NAMESPACE, {"metadata": {"annotations": {"seen": "true"}}})
         await garden.becomes(resources.SHOOT, "demo", NAMESPACE, lambda obj: "seen" in obj["metadata"]["annotations"])
     assert annotation(garden) == text(NOW + timedelta(days=10))
+
+
+async def test_a_refused_deletion_is_told_to_the_owner_by_an_event(garden):
+    """A Project may require that another user deletes a Shoot than the one who confirmed, here the controller."""
+    furnish(garden, 14, age=15)
+    garden.api.answer = lambda request: (
+        refuse(403, "Forbidden", "another user must delete it") if request.method == "DELETE" else None
+    )
+    async with running(garden):
+        [(reason, message)] = await garden.events(1)
+
+    assert reason == "ClusterLifetimeExpired"
+    assert "another user must delete it" in message
+    annotations = garden.api.find(f"{CORE}/shoots", "demo", NAMESPACE)["metadata"]["annotations"]
+    assert annotations["confirmation.gardener.cloud/deletion"] == "true"
