@@ -45,7 +45,6 @@ ROOT = Path(__file__).parents[3]
 KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile)
 SILENT = {
     ("Shoot", "spec.provider.workers[].caBundle"),
-    ("Project", "spec.dualApprovalForDeletion"),
     ("CloudProfile", "spec.machineImages[].versions[].capabilityFlavors"),
     ("CloudProfile", "spec.machineTypes[].capabilities"),
     ("CloudProfile", "spec.caBundle"),
