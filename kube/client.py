@@ -386,7 +386,7 @@ class KubeClient:
         name = str(obj["metadata"].get("name", "")) if subresource else ""
         return _object(await self._call("POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj))
 
-    async def dry_run(self, obj: Mapping[str, Any]) -> tuple[Object, list[str]]:
+    async def dry_run(self, obj: Mapping[str, Any]) -> tuple[Object, tuple[str, ...]]:
         """Ask for a creation, or for a replacement of the object if it has a resourceVersion; nothing is stored.
 
         Returns the object as it would be stored, and the warnings of the API server. Raises ApiError.
@@ -405,7 +405,7 @@ class KubeClient:
             quote_answer=_quotable(res),
         )
         told = [_WARNING.fullmatch(each) for each in response.headers.getall("Warning", [])]
-        warnings = [re.sub(r"\\(.)", r"\1", each[1]) for each in told if each]
+        warnings = tuple(re.sub(r"\\(.)", r"\1", each[1]) for each in told if each)
         return _object(_parsed(response, await self._content(response, doing))), warnings
 
     async def replace(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:

@@ -103,7 +103,7 @@ async def decide(garden: KubeClient, obj: dict[str, Any]) -> Decision:
             raise
         return Decision(**about, accepted=False, refusals=refusals(error.whole_message or str(error)))
     defaults = tuple(sorted(changes(_plain(obj), _plain(stored)), key=lambda each: each.field))
-    return Decision(**about, accepted=True, defaults=defaults, warnings=tuple(warnings))
+    return Decision(**about, accepted=True, defaults=defaults, warnings=warnings)
 
 
 def refusals(message: str) -> tuple[str, ...]:
