@@ -3,8 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
+
+from workers.cli.main import gardener as gardener_command
 
 
 def gardener(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,3 +42,43 @@ def test_a_shell_completes_commands() -> None:
         check=False,
     )
     assert found.stdout == "plain,create\n"
+
+
+FOR_OPERATORS_OF_PROCESSES = {
+    "demo",
+    "garden admission-files",
+    "keys add",
+    "keys create",
+    "keys derive",
+    "keys promote",
+    "landscape cut",
+    "landscape down",
+    "landscape images",
+    "landscape heal",
+    "landscape kill",
+    "landscape logs",
+    "landscape pause",
+    "landscape resume",
+    "landscape temporal-certificates",
+    "seed bootstrap-kubeconfig",
+    "worker",
+}
+"""Commands that write files or run processes, or that print a file: their output is no data."""
+
+
+def commands(group: click.Group, above: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands(found, (*above, name))
+        else:
+            yield " ".join((*above, name)), found
+
+
+def test_programs_can_read_what_each_command_prints() -> None:
+    def has_json(command: click.Command) -> bool:
+        return any("--output" in each.opts and "json" in getattr(each.type, "choices", ()) for each in command.params)
+
+    assert {name for name, command in commands(gardener_command) if not has_json(command)} == FOR_OPERATORS_OF_PROCESSES
