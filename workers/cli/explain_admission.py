@@ -90,20 +90,21 @@ async def decide(garden: KubeClient, obj: dict[str, Any]) -> Decision:
     asked = obj
     if live is not None:
         asked = {**obj, "metadata": {**metadata, "resourceVersion": live["metadata"]["resourceVersion"]}}
-    about = {
-        "kind": resource.kind,
-        "namespace": namespace or "",
-        "name": name or f"{metadata.get('generateName', '')}…",
-        "operation": "Update" if live is not None else "Create",
-    }
+    decision = Decision(
+        kind=resource.kind,
+        namespace=namespace or "",
+        name=name or f"{metadata.get('generateName', '')}…",
+        operation="Update" if live is not None else "Create",
+        accepted=False,
+    )
     try:
         stored, warnings = await garden.dry_run(asked)
     except ApiError as error:
         if error.status not in (400, 403, 422):
             raise
-        return Decision(**about, accepted=False, refusals=refusals(error.whole_message or str(error)))
+        return decision.model_copy(update={"refusals": refusals(error.whole_message or str(error))})
     defaults = tuple(sorted(changes(_plain(obj), _plain(stored)), key=lambda each: each.field))
-    return Decision(**about, accepted=True, defaults=defaults, warnings=warnings)
+    return decision.model_copy(update={"accepted": True, "defaults": defaults, "warnings": warnings})
 
 
 def refusals(message: str) -> tuple[str, ...]:
