@@ -27,3 +27,11 @@ def parse_quantity(text: str | int | float) -> Decimal:
     if abs(amount) >= _LARGEST:
         raise ValueError(f"{text!r} is larger than a quantity can be")
     return amount
+
+
+def is_less(one: str | int | float, other: str | int | float) -> bool:
+    """Whether a quantity is less than another one; False if one of them is no quantity, which another rule reports."""
+    try:
+        return parse_quantity(one) < parse_quantity(other)
+    except ValueError:
+        return False

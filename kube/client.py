@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import socket
 import ssl
 import tempfile
@@ -49,6 +50,8 @@ Keep = Callable[[Object], Object | None]
 
 _log = logging.getLogger(__name__)
 
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"(?: ".*")?')
+"""Value of a Warning header of HTTP."""
 _SECRET_KINDS = frozenset(
     {
         "secrets",
@@ -382,6 +385,28 @@ class KubeClient:
         res = await self._resource(obj)
         name = str(obj["metadata"].get("name", "")) if subresource else ""
         return _object(await self._call("POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj))
+
+    async def dry_run(self, obj: Mapping[str, Any]) -> tuple[Object, tuple[str, ...]]:
+        """Ask for a creation, or for a replacement of the object if it has a resourceVersion; nothing is stored.
+
+        Returns the object as it would be stored, and the warnings of the API server. Raises ApiError.
+        """
+        res = await self._resource(obj)
+        namespace, name = self._namespace(res, obj), str(obj["metadata"].get("name", ""))
+        update = bool(obj["metadata"].get("resourceVersion"))
+        doing = f"trying {'an update' if update else 'a creation'} of {_where(res, namespace, name)}"
+        response = await self._open(
+            "PUT" if update else "POST",
+            res.path(namespace, name if update else "", ""),
+            body=obj,
+            query={"dryRun": "All", "fieldValidation": "Strict"},
+            timeout=_ANSWER,
+            doing=doing,
+            quote_answer=_quotable(res),
+        )
+        told = [_WARNING.fullmatch(each) for each in response.headers.getall("Warning", [])]
+        warnings = tuple(re.sub(r"\\(.)", r"\1", each[1]) for each in told if each)
+        return _object(_parsed(response, await self._content(response, doing))), warnings
 
     async def replace(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
         """Replace the object. Raises Conflict if the live object has another resourceVersion than ``obj``."""

@@ -28,7 +28,9 @@ class ApiError(Exception):
         """Kubernetes' machine-readable reason, such as ``AlreadyExists``, or the reason phrase of HTTP."""
         self.doing = doing
         self.message = message[:_MESSAGE_LIMIT]
-        """The server's explanation; empty for kinds that hold secrets."""
+        """The server's explanation, shortened; empty for kinds that hold secrets."""
+        self.whole_message = message
+        """The server's explanation, for a person who asked for it; it may be too long for logs and histories."""
         self.retry_after: float | None = None
         """Seconds after which the server asks for a retry."""
 

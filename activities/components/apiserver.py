@@ -322,11 +322,13 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         base.secret_volume("authorization", AUTHORIZATION),
     ]
     mounts |= {"authentication": f"{_CONFIG}/authentication", "authorization": f"{_CONFIG}/authorization"}
+    requests = base.at_least({"cpu": "250m", "memory": "400Mi"}, server.settings.get("autoscaling"))
     main = base.container(
         NAME,
         images.kubernetes(NAME, server.version),
         [f"/usr/local/bin/{NAME}", *_flags(server)],
-        **base.at_least({"cpu": "250m", "memory": "400Mi"}, server.settings.get("autoscaling")),
+        cpu=requests["cpu"],
+        memory=requests["memory"],
         mounts=mounts,
         ports={"https": PORT},
         terminationMessagePolicy="FallbackToLogsOnError",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from api.quantities import parse_quantity
+from api.quantities import is_less
 
 Manifest = dict[str, Any]
 Labels = Mapping[str, str]
@@ -286,7 +286,7 @@ def at_least(requests: Mapping[str, str], autoscaling: Mapping[str, Any] | None)
     """Requests of a container, raised to ``minAllowed`` of a Shoot's ``autoscaling``."""
     wanted = (autoscaling or {}).get("minAllowed") or {}
     return {
-        name: str(max(amount, wanted.get(name, "0"), key=lambda each: parse_quantity(str(each))))
+        name: str(wanted[name]) if name in wanted and is_less(amount, wanted[name]) else amount
         for name, amount in requests.items()
     }
 

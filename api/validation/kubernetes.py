@@ -7,7 +7,7 @@ from datetime import timedelta
 from api.core.v1beta1.shoot import KubeAPIServer, KubeletConfig, Kubernetes, MinAllowed
 from api.decisions.versions import Version, is_version
 from api.durations import parse_duration
-from api.quantities import parse_quantity
+from api.quantities import is_less
 from api.validation.field import Faults, Path
 
 _LEAST_ETCD_MEMORY = {"main": "300M", "events": "60M"}
@@ -50,7 +50,7 @@ def _check_min_allowed(autoscaling: MinAllowed | None, least_memory: str, path: 
         here = path / "minAllowed" / name
         if name not in ("cpu", "memory"):
             faults.unsupported(here, name, ("cpu", "memory"))
-        elif parse_quantity(amount) < (parse_quantity(least_memory) if name == "memory" else 0):
+        elif is_less(amount, least_memory if name == "memory" else "0"):
             faults.invalid(here, amount, f"must be at least {least_memory if name == 'memory' else 0}")
 
 

@@ -18,7 +18,7 @@ from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zon
 from api.decisions.versions import Version, architecture_of, capabilities_of, find, image_fits, is_version, stage
 from api.defaulting.shoot import workerless
 from api.names import overlap, same_or_below
-from api.quantities import parse_quantity
+from api.quantities import is_less, parse_quantity
 from api.resources import Resource
 from api.validation.cloud_profile import used_and_gone
 from api.validation.field import Faults, Path
@@ -341,7 +341,7 @@ def _check_volumes(
         least = [
             each
             for each in (types[volume.type].min_size if volume.type else None, of_kind and of_kind.min_size)
-            if each is not None and parse_quantity(volume.size) < parse_quantity(each)
+            if each is not None and is_less(volume.size, each)
         ]
         if least and not (old is not None and volume in [old.volume, *(old.data_volumes or [])]):
             faults.invalid(here / "size", volume.size, f"must be at least {max(least, key=parse_quantity)}")

@@ -62,6 +62,11 @@ def namespaced_name(_: click.Context, __: click.Parameter, value: str) -> tuple[
     return namespace, name
 
 
+def optional_name(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:
+    """Callback for an optional argument NAMESPACE/NAME."""
+    return None if value is None else namespaced_name(context, parameter, value)
+
+
 @dataclass(frozen=True)
 class Reach:
     """Address at which this machine reaches a Shoot's API server."""

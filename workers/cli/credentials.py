@@ -49,6 +49,9 @@ def credentials() -> None:
     """Rotate the credentials of a Shoot, and see how far that is."""
 
 
+_OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
 @credentials.command()
 @click.argument("shoot", callback=namespaced_name)
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
@@ -78,7 +81,10 @@ def status(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str, *
 @click.argument("what", type=click.Choice([*_KINDS, "all"]))
 @click.option("--without-workers-rollout", is_flag=True, help="Roll the worker pools later, by `roll`.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
-def rotate(shoot: tuple[str, str], what: str, without_workers_rollout: bool, garden_kubeconfig: str | None) -> None:
+@_OUTPUT
+def rotate(
+    shoot: tuple[str, str], what: str, without_workers_rollout: bool, garden_kubeconfig: str | None, output: str
+) -> None:
     """Start to rotate WHAT, for the Shoot NAMESPACE/NAME."""
     if what in _ONE_STEP:
         if without_workers_rollout:
@@ -87,16 +93,17 @@ def rotate(shoot: tuple[str, str], what: str, without_workers_rollout: bool, gar
     else:
         operation = f"rotate-{'credentials' if what == 'all' else what}-start"
         operation += "-without-workers-rollout" if without_workers_rollout else ""
-    _annotate(shoot, operation, garden_kubeconfig)
+    _annotate(shoot, operation, garden_kubeconfig, output)
 
 
 @credentials.command()
 @click.argument("shoot", callback=namespaced_name)
 @click.argument("pools", nargs=-1, required=True)
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
-def roll(shoot: tuple[str, str], pools: tuple[str, ...], garden_kubeconfig: str | None) -> None:
+@_OUTPUT
+def roll(shoot: tuple[str, str], pools: tuple[str, ...], garden_kubeconfig: str | None, output: str) -> None:
     """Replace the machines of worker POOLS that a rotation waits for."""
-    _annotate(shoot, f"{constants.OPERATION_ROTATE_ROLLOUT_WORKERS}={','.join(pools)}", garden_kubeconfig)
+    _annotate(shoot, f"{constants.OPERATION_ROTATE_ROLLOUT_WORKERS}={','.join(pools)}", garden_kubeconfig, output)
 
 
 @credentials.command()
@@ -157,7 +164,10 @@ def kubeconfigs(shoot: tuple[str, str], garden_kubeconfig: str | None, output: s
 @click.argument("ids", nargs=-1, required=True, metavar="KUBECONFIG...")
 @click.option("--reason", required=True, help="How you know that no client has it; it is recorded.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
-def discard(shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_kubeconfig: str | None) -> None:
+@_OUTPUT
+def discard(
+    shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_kubeconfig: str | None, output: str
+) -> None:
     """Record that no client has a KUBECONFIG of the Shoot NAMESPACE/NAME any more.
 
     Rotations then do not wait for it. It stays valid until it expires, or until the authority that signed it is
@@ -170,8 +180,8 @@ def discard(shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_ku
         async with garden_client(garden_kubeconfig) as garden:
             return await discard_kubeconfigs(garden, shoot, ids, reason.strip(), getpass.getuser())
 
-    for line in _run(note()):
-        click.echo(line)
+    lines = _run(note())
+    click.echo(json.dumps({"text": lines}) if output == "json" else "\n".join(lines))
 
 
 async def discard_kubeconfigs(
@@ -218,7 +228,7 @@ def _serial(given: str, known: Mapping[str, IssuedKubeconfig], shoot: tuple[str,
     return meant[0]
 
 
-def _annotate(shoot: tuple[str, str], operation: str, garden_kubeconfig: str | None) -> None:
+def _annotate(shoot: tuple[str, str], operation: str, garden_kubeconfig: str | None, output: str) -> None:
     async def ask() -> None:
         async with garden_client(garden_kubeconfig) as garden:
             live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
@@ -232,7 +242,8 @@ def _annotate(shoot: tuple[str, str], operation: str, garden_kubeconfig: str | N
             await garden.patch(resources.SHOOT, shoot[1], shoot[0], {"metadata": change})
 
     _run(ask())
-    click.echo(f"{operation} of Shoot {'/'.join(shoot)} is accepted")
+    text = f"{operation} of Shoot {'/'.join(shoot)} is accepted"
+    click.echo(json.dumps({"text": text}) if output == "json" else text)
 
 
 async def _row(temporal: Client, live: dict[str, Any], kind: Kind, rotation: ActiveRotation | None) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class Explanation(ApiModel):
     others: tuple[str, ...] = ()
     """Names of other tasks that have failed or are running."""
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether Temporal knows neither the Shoot nor an operation of it: the name is probably wrong."""
+        return self.state == "Gone" and not self.operation
+
 
 _TODO = {
     ErrorCode.INFRA_UNAUTHENTICATED: "correct the Secret behind the Shoot's binding",

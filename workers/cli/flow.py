@@ -1,4 +1,4 @@
-"""``gardener flow list|show|follow``: the operations of a Shoot, task by task."""
+"""``gardener flow list|show|follow``: the operations of Shoots, task by task."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from temporalio.client import Client, RPCError, WorkflowExecution
 
 from api.contracts.flows import TaskState
 from api.times import timestamp
-from workers.cli.connection import namespaced_name
+from workers.cli.connection import namespaced_name, optional_name
 from workers.cli.explain import Explanation, explain
 from workers.cli.flow_repair import COMMANDS
 from workers.cli.flow_view import FlowView, Intervention, TaskView, read_flow, watch_flow
-from workers.cli.operations import CHOICE, chosen_operation, operations_of, running_lifecycle
+from workers.cli.operations import CHOICE, chosen_operation, operations_of, running_lifecycle, running_operations
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workflows.shoot.lifecycle import LifecycleProgress
 
@@ -48,30 +48,33 @@ def flow() -> None:
 
 
 @flow.command("list")
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=optional_name, required=False)
 @connected
-def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
-    """All operations of the Shoot NAMESPACE/NAME, the newest first.
+def list_flows(shoot: tuple[str, str] | None, output: str, **connection: Any) -> None:
+    """All operations of the Shoot NAMESPACE/NAME, or, without a name, those of all Shoots that run; the newest first.
 
     ID is that of the workflow, or of its run where a later one has the same: syncs of a generation do.
     """
-    rows = run_async(_list(connection_of(**connection), "/".join(shoot)))
+    rows = run_async(_list(connection_of(**connection), "/".join(shoot) if shoot else None))
+    if shoot is not None and not rows:
+        raise click.ClickException(f"there is no Shoot {'/'.join(shoot)}, or no operation of it has been started")
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return
     if not rows:
-        click.echo(f"no operation of Shoot {'/'.join(shoot)} has been started", err=True)
+        click.echo("no operation runs", err=True)
         return
     _console().print(_table(rows))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("OPERATION", "GENERATION", "ATTEMPT", "STATE", "STARTED", "SECONDS", "ID", box=None)
+    table = Table("SHOOT", "OPERATION", "GENERATION", "ATTEMPT", "STATE", "STARTED", "SECONDS", "ID", box=None)
     newest = {row["workflowId"]: row for row in reversed(rows)}
     for row in rows:
         color = _STATES.get(row["state"], "yellow")
         seconds = f"{row['seconds']:.1f}" if row["seconds"] is not None else ""
         table.add_row(
+            row["shoot"],
             row["operation"],
             row["generation"],
             row["attempt"],
@@ -114,14 +117,16 @@ def explain_flow(shoot: tuple[str, str], output: str, **connection: Any) -> None
     """Why the Shoot's operation stands where it stands: task, object, since when, last error, and what to do."""
     said = run_async(_explain(connection_of(**connection), "/".join(shoot)))
     click.echo(json.dumps(said.model_dump(mode="json"), indent=2) if output == "json" else said.text)
+    if said.is_unknown:
+        raise SystemExit(1)
 
 
 # Asking Temporal
 
 
-async def _list(where: Connection, shoot: str) -> list[dict[str, Any]]:
+async def _list(where: Connection, shoot: str | None) -> list[dict[str, Any]]:
     client = await where.connect()
-    return [_row(each) for each in await operations_of(client, shoot)]
+    return [_row(each) for each in await (operations_of(client, shoot) if shoot else running_operations(client))]
 
 
 def _row(each: WorkflowExecution) -> dict[str, Any]:
@@ -130,6 +135,7 @@ def _row(each: WorkflowExecution) -> dict[str, Any]:
     end = each.close_time
     operation = (each.search_attributes.get("GardenerOperation") or [kind.rpartition("/")[2]])[0]
     return {
+        "shoot": str((each.search_attributes.get("GardenerShoot") or [""])[0]),
         "operation": str(operation),
         "generation": generation,
         "attempt": attempt,

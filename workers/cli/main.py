@@ -10,13 +10,19 @@ import click
 _COMMANDS = {
     "credentials": ("workers.cli.credentials", "credentials", "Rotate the credentials of a Shoot."),
     "demo": ("workers.cli.demo", "demo", "Bring up the landscape and a first cluster, and show them."),
-    "flow": ("workers.cli.flow", "flow", "List, show, explain and repair the flows of a Shoot."),
+    "explain-admission": (
+        "workers.cli.explain_admission",
+        "explain_admission",
+        "Say what the garden would make of objects in a file.",
+    ),
+    "flow": ("workers.cli.flow", "flow", "List, show, explain and repair the flows of Shoots."),
     "garden": ("workers.cli.garden", "garden", "Write what the garden's API server needs to ask admission."),
     "keys": ("workers.cli.keys", "keys", "Make and derive the keys of payloads and ShootStates."),
     "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),
     "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
+    "project": ("workers.cli.project", "project", "List, add and remove the members of a Project."),
     "seed": ("workers.cli.seed", "seed", "Move all control planes out of a seed."),
-    "shoot": ("workers.cli.shoot", "shoot", "Move a Shoot's control plane to another seed."),
+    "shoot": ("workers.cli.shoot", "shoot", "List and create Shoots, and move their control planes."),
     "worker": ("workers.cli.worker", "worker", "Run one of our processes."),
 }
 

@@ -14,6 +14,12 @@ async def operations_of(client: Client, shoot: str) -> list[WorkflowExecution]:
     return sorted(found, key=lambda each: each.start_time, reverse=True)
 
 
+async def running_operations(client: Client) -> list[WorkflowExecution]:
+    """Operations of all Shoots that run, the newest first."""
+    found = [each async for each in client.list_workflows('GardenerOperation != "" AND ExecutionStatus = "Running"')]
+    return sorted(found, key=lambda each: each.start_time, reverse=True)
+
+
 async def chosen_operation(client: Client, shoot: str, chosen: str | None) -> tuple[str, str]:
     """Workflow id and run id of an operation. ``chosen``: either of the two; None: the newest operation."""
     found = await operations_of(client, shoot)

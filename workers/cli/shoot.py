@@ -1,19 +1,25 @@
-"""``gardener shoot move NAMESPACE/NAME --to SEED``: move a control plane to another seed."""
+"""``gardener shoot list|create|move``: Shoots as their owners see them, and moves of their control planes."""
 
 import asyncio
 import json
+import sys
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, BinaryIO, TypeVar
 
 import click
+import yaml
+from rich.console import Console
+from rich.table import Table
 
 from api import resources
-from api.constants import CONTROL_PLANE_MIGRATION, MIGRATION_BAD_CASE
+from api.constants import CONTROL_PLANE_MIGRATION, MIGRATION_BAD_CASE, SHOOT_STATUS
 from kube.cache import Cache
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from workers.cli.connection import garden_client, namespaced_name
+
+T = TypeVar("T")
 
 _SILENCE_SECONDS = 60 * 60.0
 """Time without an event of the Shoot after which the command ends."""
@@ -22,6 +28,102 @@ _SILENCE_SECONDS = 60 * 60.0
 @click.group()
 def shoot() -> None:
     """Operate Shoots."""
+
+
+_GARDEN = click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+_OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+_WIDE = 4000
+
+
+@shoot.command("list")
+@click.option("-n", "--namespace", help="Namespace of a Project; default: all namespaces, if you may read them.")
+@_GARDEN
+@_OUTPUT
+def list_shoots(namespace: str | None, garden_kubeconfig: str | None, output: str) -> None:
+    """List Shoots with their versions, seeds and last operations."""
+    found = _in_garden(_listed(namespace, garden_kubeconfig))
+    if output == "json":
+        click.echo(json.dumps([_row(each) for each in found], indent=2))
+        return
+    if not found:
+        click.echo(f"no Shoots in {f'namespace {namespace}' if namespace else 'the garden'}", err=True)
+        return
+    table = Table(*(name.upper() for name in _row(found[0])), box=None)
+    for each in found:
+        table.add_row(*(str(value) for value in _row(each).values()))
+    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)
+
+
+@shoot.command()
+@click.option("-f", "--filename", "file", type=click.File("rb"), required=True, help="YAML or JSON; - is the input.")
+@click.option("--follow", is_flag=True, help="Show the progress, and end when the cluster is ready.")
+@_GARDEN
+@_OUTPUT
+def create(file: BinaryIO, follow: bool, garden_kubeconfig: str | None, output: str) -> None:
+    """Create the Shoot in a file. `gardener explain-admission -f FILE` says before what the garden would make of it.
+
+    Ends with status 1 if the garden refuses the Shoot, or, with --follow, its creation has failed.
+    """
+    try:
+        manifest = yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise click.ClickException(f"{file.name} is no YAML: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("kind") != "Shoot":
+        raise click.ClickException(f"{file.name} holds no Shoot, or more than one object")
+    if not (manifest.get("metadata") or {}).get("namespace"):
+        raise click.ClickException(f"{file.name} has no metadata.namespace: name the namespace of a Project")
+    _in_garden(_create(manifest, follow, garden_kubeconfig, Narrator(as_json=output == "json")))
+
+
+def _in_garden(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except (ApiError, MoveFailed, OperationFailed) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _listed(namespace: str | None, path: str | None) -> list[dict[str, Any]]:
+    async with garden_client(path) as garden:
+        found = await garden.list(resources.SHOOT, namespace)
+    return sorted(found, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))
+
+
+def _row(shoot: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a Shoot, by the names that JSON has."""
+    metadata, status = shoot["metadata"], shoot.get("status") or {}
+    last = status.get("lastOperation") or {}
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "version": shoot["spec"]["kubernetes"].get("version", ""),
+        "provider": shoot["spec"]["provider"]["type"],
+        "region": shoot["spec"]["region"],
+        "seed": seed_of(dict(shoot)),
+        "hibernated": bool(status.get("hibernated")),
+        "operation": last.get("type", ""),
+        "state": last.get("state", ""),
+        "progress": last.get("progress", 0),
+        "status": (metadata.get("labels") or {}).get(SHOOT_STATUS, ""),
+    }
+
+
+async def _create(manifest: dict[str, Any], follow: bool, path: str | None, narrator: "Narrator") -> None:
+    async with garden_client(path) as garden:
+        made = await garden.create(manifest)
+        namespace, name = made["metadata"]["namespace"], made["metadata"]["name"]
+        narrator.say(f"Shoot {namespace}/{name}, Kubernetes {made['spec']['kubernetes']['version']}", phase="Created")
+        if not follow:
+            return
+        said = ""
+        async for last, _ in _operations(garden, namespace, name):
+            phase, text = f"{last.get('type', 'Create')} {last.get('state', 'Pending')}", last.get("description", "")
+            if (line := f"{phase}: {text}") != said:
+                narrator.say(text, phase=phase)
+                said = line
+            if last.get("state") == "Succeeded":
+                return
+            if last.get("state") == "Failed":
+                raise OperationFailed(f"{last.get('type')} of Shoot {namespace}/{name} has failed: {text}")
 
 
 @shoot.command()
@@ -69,6 +171,10 @@ async def _move(
 
 class MoveFailed(Exception):
     """A move has failed; the text says in which phase, and why."""
+
+
+class OperationFailed(Exception):
+    """An operation has failed; the text says of which Shoot, and why."""
 
 
 class Narrator:

@@ -10,8 +10,7 @@ Its value is one of these:
 - ``extension: reason``: extensions read it in the Cluster object;
 - ``people: reason``: text for people;
 - ``fixed: reason``: the API allows one value alone;
-- ``unwritten: reason``: a field of the status that this version does not write;
-- ``silent: reason``: the field has no effect. ``SILENT`` lists these; the list must not grow.
+- ``unwritten: reason``: a field of the status that this version does not write.
 """
 
 import ast
@@ -43,17 +42,7 @@ from tests.unit.api.shoots import NOW, PROFILE, SEED, complete
 
 ROOT = Path(__file__).parents[3]
 KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile)
-SILENT = {
-    ("Shoot", "spec.provider.workers[].caBundle"),
-    ("Project", "spec.dualApprovalForDeletion"),
-    ("CloudProfile", "spec.machineImages[].versions[].capabilityFlavors"),
-    ("CloudProfile", "spec.machineTypes[].capabilities"),
-    ("CloudProfile", "spec.caBundle"),
-    ("CloudProfile", "spec.machineCapabilities"),
-    ("CloudProfile", "status"),
-}
-"""Fields without effect."""
-_PARTS = {"whole", "refused", "extension", "people", "fixed", "unwritten", "silent", "under", "with"}
+_PARTS = {"whole", "refused", "extension", "people", "fixed", "unwritten", "under", "with"}
 
 
 def expanded(key: str) -> list[str]:
@@ -130,6 +119,7 @@ def test_a_row_names_a_field_and_one_treatment(kind: type[KubeObject], field: st
         assert below is None, "this field has fields of its own: name each of them, or say `whole`"
     assert len(row.keys() - {"under", "with"}) == 1
     assert row.keys() <= {"reader", *_PARTS}
+    assert "unwritten" not in row or field.startswith("status"), "refuse a field of the spec that no code reads"
 
 
 @cache
@@ -264,10 +254,6 @@ def test_each_refusal_has_a_row() -> None:
     assert unknown == []
 
 
-def test_fields_without_effect_are_known() -> None:
-    assert {(kind.__name__, field) for kind, field, row in ROWS if "silent" in row} == SILENT
-
-
 @pytest.mark.parametrize(
     ("kind", "field"),
     [(kind, field) for kind, field, row in ROWS if "fixed" in row],
@@ -309,6 +295,5 @@ def shown(kind: type[KubeObject], field: str, row: dict[str, Any]) -> str:
         "people": "for people",
         "fixed": "one value",
         "unwritten": "not written",
-        "silent": "without effect",
     }
     return f"{words[treatment]}: {reason}"

@@ -84,6 +84,11 @@ def test_the_example_is_fine():
         ),
         (
             "spec.kubernetes.kubeAPIServer.autoscaling",
+            {"minAllowed": {"cpu": "1e99"}},
+            "spec.kubernetes.kubeAPIServer.autoscaling.minAllowed",
+        ),
+        (
+            "spec.kubernetes.kubeAPIServer.autoscaling",
             {"minAllowed": {"cpu": "-1"}},
             "spec.kubernetes.kubeAPIServer.autoscaling.minAllowed.cpu: Invalid value",
         ),

@@ -77,6 +77,7 @@ async def test_a_name_with_a_common_suffix_is_answered_with_the_first_search_dom
     answer = await resolver.resolve(name, "A", lifetime=5)
 
     assert [each.address for each in answer] == [address]
+    assert answer.rrset is not None
     assert str(answer.rrset.name) == name, "the client takes an answer to another name for a forgery"
 
 

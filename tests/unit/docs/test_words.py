@@ -19,6 +19,7 @@ ROOMS = (
     "activities",
     "api",
     "benchmarks",
+    "docs/api",
     "docs/flows",
     "docs/packages",
     "examples",
