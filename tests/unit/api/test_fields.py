@@ -44,13 +44,7 @@ from tests.unit.api.shoots import NOW, PROFILE, SEED, complete
 ROOT = Path(__file__).parents[3]
 KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile)
 SILENT = {
-    ("Shoot", "spec.provider.workers[].caBundle"),
     ("Project", "spec.dualApprovalForDeletion"),
-    ("CloudProfile", "spec.machineImages[].versions[].capabilityFlavors"),
-    ("CloudProfile", "spec.machineTypes[].capabilities"),
-    ("CloudProfile", "spec.caBundle"),
-    ("CloudProfile", "spec.machineCapabilities"),
-    ("CloudProfile", "status"),
 }
 """Fields without effect."""
 _PARTS = {"whole", "refused", "extension", "people", "fixed", "unwritten", "silent", "under", "with"}
