@@ -211,7 +211,7 @@ async def test_a_member_widens_a_profile_at_a_real_api_server(garden: Garden) ->
 
     # What an operator grants, works.
     await garden.grant("verbs", "modify-spec-kubernetes")
-    override = {"kubernetes": {"versions": [{"version": "1.35.9", "expirationDate": LATER}]}}
+    override = {"kubernetes": {"versions": [{"version": "1.36.3", "expirationDate": LATER}]}}
 
     async def accepted() -> bool:
         with contextlib.suppress(Forbidden):
@@ -220,9 +220,9 @@ async def test_a_member_widens_a_profile_at_a_real_api_server(garden: Garden) ->
 
     await until(accepted)
     versions = (await garden.status("mine", NAMESPACE))["cloudProfileSpec"]["kubernetes"]["versions"]
-    assert {"version": "1.35.9", "expirationDate": LATER} in versions
+    assert {"version": "1.36.3", "expirationDate": LATER} in versions
     stages = (await garden.operator.get(resources.CLOUD_PROFILE, "local"))["status"]["kubernetes"]["versions"]
-    assert {"version": "1.35.9", "classification": "expired"} in stages
+    assert {"version": "1.36.3", "classification": "supported"} in stages
 
     # Clients find the children of a profile by a field selector.
     found = await garden.operator.list(KIND, fields="spec.parent.name=local")
