@@ -35,7 +35,9 @@ _NO_WATCHDOG = "this version has no dependency watchdog: set enabled to false"
 _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
-    "spec.exposureClassName": NotOffered("this version exposes all control planes the same way"),
+    "spec.exposureClassName": NotOffered(
+        "no gardenlet of this version serves the handler of an ExposureClass; choose seeds by seedSelector and tolerations"
+    ),
     "spec.controlPlane.zones": NotOffered(
         "this version does not pin control planes to zones; highAvailability.failureTolerance spreads them"
     ),

@@ -5,7 +5,7 @@ import base64
 import contextlib
 import functools
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,24 @@ from aiohttp import web
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, Usage
 from api import resources
-from api.crds import crds
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden
+from tests.garden_api_server import ALICE, NAMESPACE, OTHER_NAMESPACE, ApiServer, api_server, free_port
 from tests.unit.api.profiles import BIG, CHILD
 from tests.unit.api.shoots import PROFILE, PROJECT, changed
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
 from workers.admission.app import application
 from workers.admission.process import CachedGarden
 from workers.admission.webhooks import webhook_configurations
 from workers.controller_manager.profiles import run_profile_controllers
 
-pytestmark = [
-    pytest.mark.binaries,
-    pytest.mark.usefixtures("kubernetes_is_built"),
-    pytest.mark.timeout(180, func_only=True),
-]
+pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
 
 RBAC = "rbac.authorization.k8s.io"
 KIND = resources.NAMESPACED_CLOUD_PROFILE
-OWN, OTHER = "garden-local", "garden-other"
 LATER = "2030-01-01T00:00:00Z"
+_EXTENDS = ("get", "list", "watch", "create", "update", "patch", "delete")
 
 
 class Garden:
@@ -50,16 +45,7 @@ class Garden:
 
     async def prepare(self, url: str, authority: bytes) -> None:
         """Apply the objects that the setup job, an operator and the project controller apply."""
-        for each in crds("garden"):
-            await self.operator.apply(each, manager="test")
-        for name in (OWN, OTHER):
-            await self.operator.apply(_object("v1", "Namespace", name), manager="test")
-        rule = {"apiGroups": ["core.gardener.cloud"], "resources": [KIND.plural], "verbs": [*_READ, *_WRITE]}
-        await self.operator.apply(_object(f"{RBAC}/v1", "Role", "member", OWN, rules=[rule]), manager="test")
-        subjects = [{"apiGroup": RBAC, "kind": "User", "name": "member"}]
-        reference = {"apiGroup": RBAC, "kind": "Role", "name": "member"}
-        binding = _object(f"{RBAC}/v1", "RoleBinding", "member", OWN, roleRef=reference, subjects=subjects)
-        await self.operator.apply(binding, manager="test")
+        await self.grant("member", *_EXTENDS)
         for each in webhook_configurations(url, base64.b64encode(authority).decode()):
             await self.operator.apply(each, manager="test")
         limited = changed(PROFILE, "spec.limits", {"maxNodesTotal": 10})
@@ -76,7 +62,7 @@ class Garden:
     async def _is_asked(self, invalid: dict[str, Any]) -> bool:
         """Whether the API server asks admission: it takes up new webhooks some time after they were written."""
         try:
-            await self.operator.request("POST", KIND.path(OWN), query={"dryRun": "All"}, body=_bare(invalid))
+            await self.operator.request("POST", KIND.path(NAMESPACE), query={"dryRun": "All"}, body=_bare(invalid))
         except Forbidden as error:
             return "there is no such CloudProfile" in str(error)
         except ApiError:
@@ -85,17 +71,17 @@ class Garden:
 
     async def _may_create(self, obj: dict[str, Any]) -> bool:
         with contextlib.suppress(ApiError):
-            await self.member.request("POST", KIND.path(OWN), query={"dryRun": "All"}, body=_bare(obj))
+            await self.member.request("POST", KIND.path(NAMESPACE), query={"dryRun": "All"}, body=_bare(obj))
             return True
         return False
 
-    async def grant(self, *verbs: str) -> None:
-        """Give the member custom verbs, as an operator does."""
-        rule = {"apiGroups": ["core.gardener.cloud"], "resources": [KIND.plural], "verbs": list(verbs)}
-        await self.operator.apply(_object(f"{RBAC}/v1", "Role", "verbs", OWN, rules=[rule]), manager="test")
-        subjects = [{"apiGroup": RBAC, "kind": "User", "name": "member"}]
-        reference = {"apiGroup": RBAC, "kind": "Role", "name": "verbs"}
-        binding = _object(f"{RBAC}/v1", "RoleBinding", "verbs", OWN, roleRef=reference, subjects=subjects)
+    async def grant(self, role: str, *verbs: str) -> None:
+        """Give the member verbs by a Role, as the project controller and operators do."""
+        rule = {"apiGroups": [KIND.group], "resources": [KIND.plural], "verbs": list(verbs)}
+        await self.operator.apply(_object(f"{RBAC}/v1", "Role", role, NAMESPACE, rules=[rule]), manager="test")
+        subjects = [{"apiGroup": RBAC, "kind": "User", "name": ALICE}]
+        reference = {"apiGroup": RBAC, "kind": "Role", "name": role}
+        binding = _object(f"{RBAC}/v1", "RoleBinding", role, NAMESPACE, roleRef=reference, subjects=subjects)
         await self.operator.apply(binding, manager="test")
 
     async def status(self, name: str, namespace: str) -> dict[str, Any]:
@@ -109,11 +95,7 @@ class Garden:
         return dict(await until(written))
 
 
-_READ = ("get", "list", "watch")
-_WRITE = ("create", "update", "patch", "delete")
-
-
-def _place(name: str, namespace: str = OWN) -> dict[str, str]:
+def _place(name: str, namespace: str = NAMESPACE) -> dict[str, str]:
     return {"name": name, "namespace": namespace}
 
 
@@ -126,18 +108,6 @@ def _bare(obj: dict[str, Any]) -> dict[str, Any]:
 def _object(api_version: str, kind: str, name: str, namespace: str | None = None, **content: Any) -> dict[str, Any]:
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
-
-
-def _client(port: int, token: str) -> KubeClient:
-    cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
-    return KubeClient.from_kubeconfig(
-        {
-            "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": token}}],
-        }
-    )
 
 
 @contextlib.asynccontextmanager
@@ -177,33 +147,23 @@ async def controllers(client: KubeClient) -> AsyncIterator[None]:
         await caches.close()
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with api_server() as made:
+        yield made
+
+
 @pytest.fixture
-async def garden(tmp_path: Path) -> AsyncIterator[Garden]:
-    etcd, peer, port = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", free_port()
-    (tmp_path / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-    (tmp_path / "tokens.csv").write_text("a,admin,1,system:masters\nm,member,2\n")
-    store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"one={peer}")  # fmt: skip
-    server = (API_SERVER, "--etcd-servers", etcd, "--secure-port", port, "--bind-address", "127.0.0.1",
-              "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
-              "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-              "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC")  # fmt: skip
-    started = (process(tmp_path, *map(str, command)) for command in (store, server))
-    async with next(started), next(started), _client(port, "a") as operator, _client(port, "m") as member:
-        await until(functools.partial(_ready, operator), 60)
-        async with admission(operator, tmp_path) as (url, authority):
-            garden = Garden(operator, member)
-            await garden.prepare(url, authority)
-            async with controllers(operator):
-                yield garden
-
-
-async def _ready(client: KubeClient) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await client.request("GET", "/readyz") == "ok")
-    await asyncio.sleep(0.1)
-    return False
+async def garden(server: ApiServer, tmp_path: Path) -> AsyncIterator[Garden]:
+    async with (
+        server.client() as operator,
+        server.client(ALICE) as member,
+        admission(operator, tmp_path) as (url, authority),
+    ):
+        garden = Garden(operator, member)
+        await garden.prepare(url, authority)
+        async with controllers(operator):
+            yield garden
 
 
 @pytest.mark.attack(actor="T1", asset="A1", finding=18)
@@ -211,7 +171,7 @@ async def test_a_member_widens_a_profile_at_a_real_api_server(garden: Garden) ->
     """One API server for the whole story: it starts once."""
     mine = _bare(changed(CHILD, "spec.machineTypes", [BIG]))
     await garden.member.create(mine)
-    status = await garden.status("mine", OWN)
+    status = await garden.status("mine", NAMESPACE)
     assert [each["name"] for each in status["cloudProfileSpec"]["machineTypes"]] == ["local", "old", "big"]
 
     # Fields that need a verb of their own.
@@ -221,48 +181,48 @@ async def test_a_member_widens_a_profile_at_a_real_api_server(garden: Garden) ->
         {"providerConfig": {"kind": "X"}},
         {"limits": {"maxNodesTotal": 1000}},
     ):
-        with pytest.raises(Forbidden, match="user member may not"):
-            await garden.member.patch(KIND, "mine", OWN, {"spec": patch})
-    await garden.member.patch(KIND, "mine", OWN, {"spec": {"limits": {"maxNodesTotal": 5}}})
+        with pytest.raises(Forbidden, match="user alice may not"):
+            await garden.member.patch(KIND, "mine", NAMESPACE, {"spec": patch})
+    await garden.member.patch(KIND, "mine", NAMESPACE, {"spec": {"limits": {"maxNodesTotal": 5}}})
 
     # The merged status: neither beside the spec, nor by the subresource.
     forged = {"cloudProfileSpec": PROFILE["spec"] | {"limits": {"maxNodesTotal": 999}}, "observedGeneration": 99}
-    await garden.member.patch(KIND, "mine", OWN, {"status": forged})
+    await garden.member.patch(KIND, "mine", NAMESPACE, {"status": forged})
     with pytest.raises(Forbidden):
-        await garden.member.patch(KIND, "mine", OWN, {"status": forged}, subresource="status")
-    assert (await garden.status("mine", OWN))["cloudProfileSpec"]["limits"] == {"maxNodesTotal": 5}
+        await garden.member.patch(KIND, "mine", NAMESPACE, {"status": forged}, subresource="status")
+    assert (await garden.status("mine", NAMESPACE))["cloudProfileSpec"]["limits"] == {"maxNodesTotal": 5}
 
     # The parent, and another parent.
     with pytest.raises(ApiError, match="field is immutable"):
-        await garden.member.patch(KIND, "mine", OWN, {"spec": {"parent": {"name": "other"}}})
+        await garden.member.patch(KIND, "mine", NAMESPACE, {"spec": {"parent": {"name": "other"}}})
     with pytest.raises(ApiError, match="has old, which a project cannot change"):
-        await garden.member.patch(KIND, "mine", OWN, {"spec": {"machineTypes": [BIG | {"name": "old"}]}})
+        await garden.member.patch(KIND, "mine", NAMESPACE, {"spec": {"machineTypes": [BIG | {"name": "old"}]}})
 
     # Another project.
-    theirs = changed(mine, "metadata", _place("theirs", OTHER))
+    theirs = changed(mine, "metadata", _place("theirs", OTHER_NAMESPACE))
     await garden.operator.create(theirs)
     for request in (
-        garden.member.get(KIND, "theirs", OTHER),
-        garden.member.patch(KIND, "theirs", OTHER, {"spec": {"machineTypes": []}}),
+        garden.member.get(KIND, "theirs", OTHER_NAMESPACE),
+        garden.member.patch(KIND, "theirs", OTHER_NAMESPACE, {"spec": {"machineTypes": []}}),
         garden.member.list(KIND),
     ):
         with pytest.raises(Forbidden):
             await request
 
     # What an operator grants, works.
-    await garden.grant("modify-spec-kubernetes")
-    override = {"kubernetes": {"versions": [{"version": "1.35.9", "expirationDate": LATER}]}}
+    await garden.grant("verbs", "modify-spec-kubernetes")
+    override = {"kubernetes": {"versions": [{"version": "1.36.3", "expirationDate": LATER}]}}
 
     async def accepted() -> bool:
         with contextlib.suppress(Forbidden):
-            return bool(await garden.member.patch(KIND, "mine", OWN, {"spec": override}))
+            return bool(await garden.member.patch(KIND, "mine", NAMESPACE, {"spec": override}))
         return False
 
     await until(accepted)
-    versions = (await garden.status("mine", OWN))["cloudProfileSpec"]["kubernetes"]["versions"]
-    assert {"version": "1.35.9", "expirationDate": LATER} in versions
+    versions = (await garden.status("mine", NAMESPACE))["cloudProfileSpec"]["kubernetes"]["versions"]
+    assert {"version": "1.36.3", "expirationDate": LATER} in versions
     stages = (await garden.operator.get(resources.CLOUD_PROFILE, "local"))["status"]["kubernetes"]["versions"]
-    assert {"version": "1.35.9", "classification": "expired"} in stages
+    assert {"version": "1.36.3", "classification": "supported"} in stages
 
     # Clients find the children of a profile by a field selector.
     found = await garden.operator.list(KIND, fields="spec.parent.name=local")

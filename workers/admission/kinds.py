@@ -39,6 +39,7 @@ from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
 from api.decisions.profiles import parent_of, profile_of, profile_reference, root_of
 from api.defaulting.bastion import default_bastion
+from api.defaulting.cloud_profile import drop_expired, label_for_extensions
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.meta import KubeObject
@@ -446,6 +447,30 @@ async def validate_namespaced_cloud_profile(review: Review, garden: Garden) -> l
     return []
 
 
+async def mutate_cloud_profile(review: Review, garden: Garden) -> Object:
+    """Drop versions that have expired already when the CloudProfile is created: no Shoot uses them."""
+    profile, old = review.models(CloudProfile)
+    if old is None:
+        drop_expired(profile, datetime.now(UTC))
+    label_for_extensions(profile, profile.spec.type)
+    return profile.to_wire()
+
+
+async def mutate_namespaced_cloud_profile(review: Review, garden: Garden) -> Object:
+    profile, _ = review.models(NamespacedCloudProfile)
+    parent = await garden.find(resources.CLOUD_PROFILE, profile.spec.parent.name)
+    if parent is not None:  # validation reports that it does not exist
+        label_for_extensions(profile, parent["spec"]["type"])
+    return profile.to_wire()
+
+
+async def warn_of_exposure_class(review: Review, garden: Garden) -> list[str]:
+    """Warn of a new ExposureClass: Shoots that name one are refused."""
+    if review.operation != "CREATE":
+        return []
+    return ["handler: no gardenlet of this version serves handlers, so no Shoot can name this ExposureClass"]
+
+
 async def mutate_seed(review: Review, garden: Garden) -> Object:
     seed, _ = review.models(Seed)
     labels = {
@@ -676,6 +701,8 @@ MUTATORS: dict[Resource, Mutate] = {
     resources.SHOOT: mutate_shoot,
     resources.PROJECT: mutate_project,
     resources.SEED: mutate_seed,
+    resources.CLOUD_PROFILE: mutate_cloud_profile,
+    resources.NAMESPACED_CLOUD_PROFILE: mutate_namespaced_cloud_profile,
     resources.SECRET_BINDING: mutate_binding,
     resources.INTERNAL_SECRET: mutate_internal_secret,
     resources.CREDENTIALS_BINDING: mutate_binding,
@@ -694,6 +721,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CORE_BACKUP_BUCKET: validate_backup_bucket,
     resources.CREDENTIALS_BINDING: validate_binding,
     resources.OPERATIONS_BASTION: validate_bastion,
+    resources.EXPOSURE_CLASS: warn_of_exposure_class,
 }
 """Handlers of creations, updates and deletions."""
 REFERENCE_VALIDATORS: dict[Resource, Validate] = {

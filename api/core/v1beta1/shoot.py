@@ -754,6 +754,7 @@ class Shoot(KubeObject):
             ".status.seedName",
             ".spec.cloudProfileName",
             ".spec.cloudProfile.name",
+            ".spec.cloudProfile.kind",
         ),
     )
 

@@ -1,5 +1,7 @@
 """NamespacedCloudProfiles at admission: verbs of their authors, and the profile that a Shoot is checked against."""
 
+import json
+from base64 import b64decode
 from typing import Any
 
 import pytest
@@ -101,3 +103,41 @@ async def test_profiles_keep_what_shoots_use(client, garden):
     garden.objects.remove(shoot)
     assert await message(client, "UPDATE", CHILD, EXTENDED) == ""
     assert await message(client, "UPDATE", smaller, PROFILE) == ""
+
+
+async def test_a_new_cloud_profile_loses_versions_that_have_expired(client):
+    """No Shoot uses a version of a profile that did not exist."""
+    image = {"name": "local", "versions": [{"version": "1.0.0", "expirationDate": "2026-01-01T00:00:00Z"}]}
+    new = changed(PROFILE, "spec.machineImages.0", image)
+    stored = patched(changed(new), await ask(client, "/mutate", "CREATE", new))
+    assert [each["version"] for each in stored["spec"]["kubernetes"]["versions"]] == [
+        "1.38.0",
+        "1.37.1",
+        "1.37.0",
+        "1.36.3",
+    ]
+    assert stored["spec"]["machineImages"][0] == image, "an image without versions would be refused"
+    for unreadable in (" ", "2026-01-01T00:00:00"):
+        bad = changed(PROFILE, "spec.kubernetes.versions", [{"version": "1.38.0", "expirationDate": unreadable}])
+        assert (await ask(client, "/mutate", "CREATE", bad))["allowed"], "the API server refuses it next"
+    again = await ask(client, "/mutate", "UPDATE", new, new)
+    changes = json.loads(b64decode(again["patch"])) if "patch" in again else []
+    assert not [each for each in changes if each["path"].startswith("/spec")], "a Shoot may use it by now"
+
+
+@pytest.mark.parametrize("made", [PROFILE, CHILD], ids=lambda made: made["kind"])
+async def test_a_profile_is_labelled_with_its_provider_for_webhooks_of_extensions(client, made):
+    made = changed(made, "metadata", {key: made["metadata"].get(key, "") for key in ("name", "namespace")})
+    stored = patched(changed(made), await ask(client, "/mutate", "CREATE", made))
+    assert stored["metadata"]["labels"] == {"provider.extensions.gardener.cloud/local": "true"}
+    assert "patch" not in await ask(client, "/mutate", "UPDATE", stored, stored)
+
+
+async def test_an_exposure_class_is_stored_with_a_warning_and_no_shoot_can_name_it(client):
+    made = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "ExposureClass", "metadata": {"name": "x"}}
+    response = await ask(client, "/validate", "CREATE", made | {"handler": "internet"})
+    assert "no gardenlet of this version serves handlers" in response["warnings"][0]
+    shoot = changed(complete().to_wire(), "spec.exposureClassName", "x")
+    assert "spec.exposureClassName: Forbidden: not supported: no gardenlet of this version" in await message(
+        client, "CREATE", shoot
+    )

@@ -270,7 +270,10 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "apiGroups": ["core.gardener.cloud"],
             "apiVersions": ["v1beta1"],
             "operations": ["CREATE", "UPDATE"],
-            "resources": ["shoots", "projects", "seeds", "secretbindings", "internalsecrets"],
+            "resources": [
+                *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "secretbindings"),
+                "internalsecrets",
+            ],
         },
         {
             "apiGroups": ["security.gardener.cloud"],
@@ -293,7 +296,7 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "validate.admission.gardener.cloud",
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
-                *("secretbindings", "shootstates", "backupbuckets"),
+                *("secretbindings", "shootstates", "backupbuckets", "exposureclasses"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
         ),
