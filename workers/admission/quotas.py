@@ -43,8 +43,8 @@ RESERVED_SECONDS = 30.0
 than 1 s after the last review; a cache that follows its watch lags behind by milliseconds."""
 RESERVATIONS = "quota.gardener.cloud/reservations"
 """Annotation of the Lease ``quota-<uid of the Quota>``: the grants of the last seconds, as JSON."""
-_MAX_RESERVATIONS = 1000
-"""Number of grants that fit into one object with some room to spare."""
+_MAX_RESERVATIONS = 500
+"""Number of grants, of up to 450 bytes each, that fit into the annotations of one object (256 KiB)."""
 
 
 async def check_quotas(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -107,10 +107,10 @@ class _Check:
         await self._check(quota, known)
         metadata = self._shoot["metadata"]
         own = Reservation(
-            shoot=f"{metadata['namespace']}/{metadata['name']}",
+            namespace=metadata["namespace"],
             uid=metadata.get("uid", ""),
             generation=_generation(self._review.old),
-            at=time.time(),
+            at=int(time.time()),
             amounts=self._after,
         )
         for each in known:
