@@ -34,7 +34,7 @@ from api.decisions.quota import (
 )
 from api.resources import Object, ObjectView, Resource
 from kube.edit import retry_on_conflict
-from kube.errors import AlreadyExists, Conflict
+from kube.errors import AlreadyExists, ApiError, Conflict
 from workers.admission.indexes import BINDINGS_BY_CREDENTIALS, BINDINGS_BY_QUOTA, SHOOTS_BY_REFERENCE, Index, place
 from workers.admission.review import Garden, Refusal, Review
 
@@ -99,9 +99,14 @@ class _Check:
                 await retry_on_conflict(f"reserving of Quota {self._key}", self._try_to_reserve)
             except Conflict:
                 raise self._busy() from None
+            except ApiError as error:
+                text = f"the grant of Quota {self._key} cannot be noted, repeat the request: {error}"
+                raise Refusal(503, "ServiceUnavailable", text) from None
 
     async def _try_to_reserve(self) -> None:
         quota = await self._quota()
+        if not quota["spec"].get("metrics"):
+            return
         lease = await self._lease(quota)
         known = _reservations(lease)
         await self._check(quota, known)
