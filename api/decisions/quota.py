@@ -173,18 +173,13 @@ def effective(
 class Reservation:
     """Amounts that admission has granted to a write of a Shoot, which may not be stored, or not be seen, yet."""
 
-    shoot: str
-    """Namespace and name."""
+    namespace: str
     uid: str
     generation: int
     """Generation of the Shoot before the write; 0 for a new Shoot."""
-    at: float
+    at: int
     """Unix time in seconds."""
     amounts: Amounts
-
-    @property
-    def namespace(self) -> str:
-        return self.shoot.partition("/")[0]
 
     def is_settled(self, shoot: ObjectView | None) -> bool:
         """Whether the Shoot, as it is known now, is newer than the Shoot that the write changed."""
@@ -192,7 +187,7 @@ class Reservation:
 
     def to_wire(self) -> dict[str, Any]:
         return {
-            "shoot": self.shoot,
+            "namespace": self.namespace,
             "uid": self.uid,
             "generation": self.generation,
             "at": self.at,
@@ -202,12 +197,12 @@ class Reservation:
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> Reservation:
         amounts = {metric: Decimal(each) for metric, each in wire["amounts"].items()}
-        return cls(wire["shoot"], wire["uid"], wire["generation"], wire["at"], amounts)
+        return cls(wire["namespace"], wire["uid"], wire["generation"], wire["at"], amounts)
 
     def joined(self, other: Reservation) -> Reservation:
         """One reservation for two writes to the same version of a Shoot: only one of the two can be stored."""
         amounts = {metric: _greatest(metric, self.amounts, other.amounts) for metric in METRICS}
-        return Reservation(self.shoot, self.uid, self.generation, max(self.at, other.at), amounts)
+        return Reservation(self.namespace, self.uid, self.generation, max(self.at, other.at), amounts)
 
 
 @dataclass(frozen=True)

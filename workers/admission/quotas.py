@@ -34,7 +34,7 @@ from api.decisions.quota import (
 )
 from api.resources import Object, ObjectView, Resource
 from kube.edit import retry_on_conflict
-from kube.errors import AlreadyExists, Conflict
+from kube.errors import AlreadyExists, ApiError, Conflict
 from workers.admission.indexes import BINDINGS_BY_CREDENTIALS, BINDINGS_BY_QUOTA, SHOOTS_BY_REFERENCE, Index, place
 from workers.admission.review import Garden, Refusal, Review
 
@@ -43,8 +43,8 @@ RESERVED_SECONDS = 30.0
 than 1 s after the last review; a cache that follows its watch lags behind by milliseconds."""
 RESERVATIONS = "quota.gardener.cloud/reservations"
 """Annotation of the Lease ``quota-<uid of the Quota>``: the grants of the last seconds, as JSON."""
-_MAX_RESERVATIONS = 1000
-"""Number of grants that fit into one object with some room to spare."""
+_MAX_RESERVATIONS = 500
+"""Number of grants, of up to 450 bytes each, that fit into the annotations of one object (256 KiB)."""
 
 
 async def check_quotas(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -99,18 +99,23 @@ class _Check:
                 await retry_on_conflict(f"reserving of Quota {self._key}", self._try_to_reserve)
             except Conflict:
                 raise self._busy() from None
+            except ApiError as error:
+                text = f"the grant of Quota {self._key} cannot be noted, repeat the request: {error}"
+                raise Refusal(503, "ServiceUnavailable", text) from None
 
     async def _try_to_reserve(self) -> None:
         quota = await self._quota()
+        if not quota["spec"].get("metrics"):
+            return
         lease = await self._lease(quota)
         known = _reservations(lease)
         await self._check(quota, known)
         metadata = self._shoot["metadata"]
         own = Reservation(
-            shoot=f"{metadata['namespace']}/{metadata['name']}",
+            namespace=metadata["namespace"],
             uid=metadata.get("uid", ""),
             generation=_generation(self._review.old),
-            at=time.time(),
+            at=int(time.time()),
             amounts=self._after,
         )
         for each in known:

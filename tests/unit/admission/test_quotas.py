@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.quota import MAX_QUANTITY, METRICS, Reservation
+from kube.errors import Forbidden
 from tests.unit.admission.webhooks import BINDING, ask
 from tests.unit.api.shoots import PROFILE, changed, complete
 from tests.unit.api.test_quota import quota
@@ -296,3 +298,35 @@ async def test_a_binding_names_one_quota_for_each_scope(client, garden):
     text = await refusal(client, changed(BINDING, "quotas", both))
     assert "quotas[1]: Forbidden: another Quota of scope the project is named already: remove one" in text
     assert await refusal(client, changed(BINDING, "quotas", [TRIAL])) == ""
+
+
+async def test_a_quota_refuses_writes_that_come_faster_than_it_can_note(client, limited, monkeypatch):
+    monkeypatch.setattr(quotas, "_MAX_RESERVATIONS", 1)
+    assert await refusal(client, shoot("first", 1)) == ""
+    response = await ask(client, "/validate", "CREATE", shoot("second", 1))
+    assert response["status"]["code"] == 429
+    assert "too many Shoots of Quota garden-local/trial are written at once: repeat" in response["status"]["message"]
+
+
+def test_the_largest_lease_fits_into_an_object():
+    amounts = dict.fromkeys(METRICS, MAX_QUANTITY)
+    largest = Reservation("n" * 63, "0" * 36, 10**6, 10**10, amounts)
+    assert len(json.dumps(largest.to_wire())) * quotas._MAX_RESERVATIONS < 2**18
+
+
+async def test_a_quota_without_metrics_needs_no_lease(client, garden):
+    limit(garden, quota(), "local")
+    assert await refusal(client, shoot()) == ""
+    assert leases(garden) == []
+
+
+async def test_a_grant_that_cannot_be_noted_is_refused(client, limited, monkeypatch):
+    """The namespace of the Quota may be ending: no Lease can be created there."""
+
+    async def create(*_: object) -> dict[str, Any]:
+        raise Forbidden(403, "Forbidden", "creating Lease garden-local/quota-q-1")
+
+    monkeypatch.setattr(limited, "create", create)
+    response = await ask(client, "/validate", "CREATE", shoot())
+    assert response["status"]["code"] == 503
+    assert "the grant of Quota garden-local/trial cannot be noted, repeat the request" in response["status"]["message"]

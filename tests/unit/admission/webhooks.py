@@ -15,7 +15,7 @@ from workers.admission.indexes import Index
 from workers.lib.access import User
 
 SECURITY = "security.gardener.cloud/v1alpha1"
-BINDING = {
+BINDING: dict[str, Any] = {
     "apiVersion": SECURITY,
     "kind": "CredentialsBinding",
     "metadata": {"name": "local", "namespace": "garden-local"},

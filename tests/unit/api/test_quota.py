@@ -140,7 +140,7 @@ def test_a_limit_that_is_no_quantity_allows_nothing():
 
 
 def reservation(uid: str = "u-1", generation: int = 0, cpu: int = 4) -> Reservation:
-    return Reservation("garden-local/demo", uid, generation, 1.0, {"cpu": Decimal(cpu)})
+    return Reservation("garden-local", uid, generation, 1, {"cpu": Decimal(cpu)})
 
 
 def test_a_reservation_counts_until_the_shoot_shows_its_write():
