@@ -46,6 +46,10 @@ ON_A_LANDSCAPE: dict[str, tuple[str, ...]] = {
 """Beginnings of the commands that ``tests/landscape/test_walkthroughs.py`` runs, by document."""
 
 ELSEWHERE: dict[str, dict[str, str]] = {
+    "docs/operations/logins.md": {
+        "kubectl --kubeconfig garden.yaml apply": "tests/landscape/test_logins.py",
+        "kubectl --kubeconfig seed.yaml apply": "tests/landscape/test_logins.py",
+    },
     "README.md": {"make demo": "tests/container/test_demo.py"},
     "docs/credentials.md": {
         "gardener credentials rotate": "tests/landscape/test_rotation.py",

@@ -1,4 +1,6 @@
-"""Reviews of the objects by which owners choose logins of their Shoots, when a Shoot names them and when they change.
+"""Reviews of the files that owners write for the API server of a Shoot: logins, and the audit policy.
+
+Admission checks a file when a Shoot names it, and when it changes while a Shoot names it.
 
 A fault that got past admission would stop the next start of the Shoot's API server, or would have no effect that an
 owner sees. Source: spec/api-core.md 10.1.
@@ -17,6 +19,7 @@ from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.resources import Object, Resource
 from api.validation import logins
+from api.validation.audit import POLICY_KEY, check_policy
 from api.validation.field import Faults, Path
 from workers.admission.indexes import SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review, refuse_invalid
@@ -25,7 +28,7 @@ _FIELD = Path("spec") / "kubernetes" / "kubeAPIServer"
 
 
 async def check_shoot(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """Refuse a Shoot whose ConfigMaps and Secrets of logins have faults. Objects that do not exist are not reported."""
+    """Refuse a Shoot whose ConfigMaps and Secrets have faults. Objects that do not exist are reported elsewhere."""
     if old is not None and _concern(shoot) == _concern(old):
         return
     refuse_invalid(review, logins.check_fields(shoot))
@@ -38,7 +41,7 @@ async def check_shoot(review: Review, shoot: Shoot, old: Shoot | None, garden: G
 
 
 def _concern(shoot: Shoot) -> Any:
-    """Fields of a Shoot that the checks of its logins read."""
+    """Fields of a Shoot that the checks of its files read."""
     kubernetes = shoot.to_wire()["spec"]["kubernetes"]
     named = [each.to_wire() for each in shoot.spec.resources or []]
     return kubernetes.get("kubeAPIServer"), kubernetes.get("version"), workerless(shoot), named
@@ -67,7 +70,7 @@ async def validate_reference(review: Review, garden: Garden) -> list[str]:
 
 
 class _Use:
-    """One field of a Shoot that names a ConfigMap or a Secret of logins."""
+    """One field of a Shoot that names a ConfigMap or a Secret with a file of the API server."""
 
     def __init__(self, path: Path, resource: Resource, name: str) -> None:
         self.path = path
@@ -113,6 +116,15 @@ class _Authorization(_Use):
         return _shown(logins.CONFIG_KEY, faults)
 
 
+class _AuditPolicy(_Use):
+    def __init__(self, name: str) -> None:
+        super().__init__(_FIELD / "auditConfig" / "auditPolicy" / "configMapRef" / "name", resources.CONFIG_MAP, name)
+
+    def faults(self, found: Object) -> str:
+        faults = check_policy(str((found.get("data") or {}).get(POLICY_KEY) or ""))
+        return str(faults) if faults else ""
+
+
 class _Kubeconfig(_Use):
     def __init__(self, path: Path, name: str, *, connects: bool) -> None:
         super().__init__(path, resources.SECRET, name)
@@ -125,6 +137,9 @@ class _Kubeconfig(_Use):
 
 def _uses(shoot: Mapping[str, Any]) -> Iterable[_Use]:
     server = _server(shoot)
+    policy = (server.get("auditConfig") or {}).get("auditPolicy") or {}
+    if name := (policy.get("configMapRef") or {}).get("name"):
+        yield _AuditPolicy(name)
     if name := (server.get("structuredAuthentication") or {}).get("configMapName"):
         yield _Authentication(shoot, name)
     authorization = server.get("structuredAuthorization") or {}

@@ -7,6 +7,7 @@ from typing import Any
 
 from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
 from api.resources import Resource
+from api.validation.audit import POLICY_KEY
 from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
 from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
@@ -17,12 +18,12 @@ VALIDATE_PATH = "/validate"
 PROTECT_PATH = "/protect-references"
 RESTRICT_PATH = "/restrict-seeds"
 
-_OF_LOGINS = " || ".join(
+_FILES = " || ".join(
     f"({each} != null && has({each}.data) && '{key}' in {each}.data)"
     for each in ("object", "oldObject")
-    for key in (CONFIG_KEY, KUBECONFIG_KEY)
+    for key in (CONFIG_KEY, KUBECONFIG_KEY, POLICY_KEY)
 )
-"""Whether a ConfigMap or Secret has a key by which a Shoot's logins are configured, or has just lost it."""
+"""Whether a ConfigMap or Secret has a key with a file of a Shoot's API server, or has just lost it."""
 
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
@@ -96,7 +97,7 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "name": "references.admission.gardener.cloud",
             "namespaceSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
             # Other writes of Secrets and ConfigMaps do not go through this webhook, and do not get slower.
-            "matchConditions": [{"name": "logins", "expression": _OF_LOGINS}],
+            "matchConditions": [{"name": "files", "expression": _FILES}],
         }
     )
     restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]

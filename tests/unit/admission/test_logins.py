@@ -14,6 +14,7 @@ from workers.admission.webhooks import webhook_configurations
 
 NAMESPACE = "garden-local"
 SERVER = {
+    "auditConfig": {"auditPolicy": {"configMapRef": {"name": "audit"}}},
     "structuredAuthentication": {"configMapName": "issuers"},
     "structuredAuthorization": {
         "configMapName": "webhooks",
@@ -37,6 +38,12 @@ ISSUERS, WEBHOOKS, WEBHOOK = (
     config_map("webhooks", AUTHORIZATION),
     secret("webhook", KUBECONFIG),
 )
+AUDIT = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "audit", "namespace": NAMESPACE},
+    "data": {"policy": json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "None"}]})},
+}
 PROGRAM = with_(KUBECONFIG, "users/0/user", {"exec": {"command": "id"}})
 
 
@@ -51,7 +58,7 @@ def message(response: dict[str, Any]) -> str:
 
 
 async def test_a_shoot_with_good_files_is_admitted(client: TestClient[Any, Any], garden: FakeGarden) -> None:
-    garden.objects += [ISSUERS, WEBHOOKS, WEBHOOK]
+    garden.objects += [ISSUERS, WEBHOOKS, WEBHOOK, AUDIT]
     response = await ask(client, "/validate", "CREATE", shoot())
     assert response["allowed"], response
 
@@ -68,7 +75,7 @@ async def test_a_shoot_with_good_files_is_admitted(client: TestClient[Any, Any],
 async def test_a_shoot_is_refused_for_a_fault_in_a_file(
     client: TestClient[Any, Any], garden: FakeGarden, wrong: dict[str, Any], fault: str
 ) -> None:
-    names = {each["metadata"]["name"]: each for each in (ISSUERS, WEBHOOKS, WEBHOOK)}
+    names = {each["metadata"]["name"]: each for each in (ISSUERS, WEBHOOKS, WEBHOOK, AUDIT)}
     garden.objects += (names | {wrong["metadata"]["name"]: wrong}).values()
     assert fault in message(await ask(client, "/validate", "CREATE", shoot()))
 
@@ -77,7 +84,7 @@ async def test_a_shoot_whose_logins_do_not_change_is_not_held_by_a_fault_in_its_
     client: TestClient[Any, Any], garden: FakeGarden
 ) -> None:
     """A rule of a new version must not stop a change of a pool."""
-    garden.objects += [config_map("issuers", {}), WEBHOOKS, WEBHOOK]
+    garden.objects += [config_map("issuers", {}), WEBHOOKS, WEBHOOK, AUDIT]
     before, after = shoot(), shoot()
     after["spec"]["provider"]["workers"][0]["maximum"] += 1
     response = await ask(client, "/validate", "UPDATE", after, before)
@@ -92,6 +99,7 @@ async def test_a_shoot_whose_logins_do_not_change_is_not_held_by_a_fault_in_its_
         (WEBHOOKS, config_map("webhooks", with_(AUTHORIZATION, "authorizers/0/name", "b")), "names no Secret for b"),
         (WEBHOOK, secret("webhook", PROGRAM), "runs a program in the control plane"),
         (WEBHOOK, {**WEBHOOK, "data": {}}, "file: Required value: is empty"),
+        (AUDIT, {**AUDIT, "data": {"policy": "kind: Policy"}}, "apiVersion: Required value"),
     ],
 )  # fmt: skip
 async def test_a_file_that_a_shoot_names_stays_good(
@@ -104,7 +112,7 @@ async def test_a_file_that_a_shoot_names_stays_good(
 
     text = message(await ask(client, "/validate", "UPDATE", after, before))
     assert fault in text
-    assert "Shoot garden-local/demo names it in spec.kubernetes.kubeAPIServer.structured" in text
+    assert "Shoot garden-local/demo names it in spec.kubernetes.kubeAPIServer." in text
     assert "SENTINEL" not in text
     assert (await ask(client, "/validate", "UPDATE", before, before))["allowed"]
 

@@ -391,7 +391,9 @@ async def test_a_shoot_refers_only_to_what_its_author_may_read(client, garden, p
         "spec.resources": [{"name": "mine", "resourceRef": reference}],
         "spec.dns": {"providers": [{"type": "unmanaged", "credentialsRef": reference}]},
         "spec.kubernetes.kubeAPIServer": {
-            "admissionPlugins": [{"name": "ImagePolicyWebhook", "kubeconfigSecretName": "local"}]
+            "admissionPlugins": [
+                {"name": "ImagePolicyWebhook", "kubeconfigSecretName": "local", "config": {"imagePolicy": {}}}
+            ]
         },
     }[path]
     before, after = SHOOT, changed(SHOOT, path, value)

@@ -26,7 +26,7 @@ GARDEN = "tests/unit/api/test_garden_validation.py::"
 MOVES = "tests/unit/api/test_binding.py::"
 ROTATION = "tests/unit/api/test_rotation.py::"
 HELD = "tests/unit/garden_controllers/test_references.py::test_deletions_wait_for_the_last_shoot"
-AUDIT = "tests/unit/admission/test_audit_policy.py::"
+LOGINS = "tests/unit/admission/test_logins.py::"
 
 FIELD = f"{SHOOT}test_an_invalid_field_is_named_with_the_fault"
 REFERENCE = f"{SHOOT}test_references_that_do_not_exist_or_fit_are_refused"
@@ -102,13 +102,17 @@ COMMON: dict[str, dict[str, str]] = {
         "A second one per namespace; changing the domain while Shoots exist; deletion while Shoots exist": NOT_YET,
     },
     "Secret holding `kubeconfig` in a project namespace": {
-        "exec or auth-provider plugin, file paths, insecure settings": NOT_YET,
+        "exec or auth-provider plugin, file paths, insecure settings": (
+            f"{LOGINS}test_any_kubeconfig_of_a_project_is_refused_if_it_runs_a_program"
+        ),
     },
     "Audit policy, authentication or authorization ConfigMap": {
         "Must decode strictly and validate for every Shoot using it; also checked on Shoot write": (
-            f"{AUDIT}test_a_shoot_with_a_faulty_audit_policy_is_refused"
+            f"{LOGINS}test_a_file_that_a_shoot_names_stays_good"
         ),
-        "Authorization webhooks need a matching kubeconfig entry": NOT_YET,
+        "Authorization webhooks need a matching kubeconfig entry": (
+            "tests/unit/api/test_logins.py::test_faults_of_an_authorization_configuration"
+        ),
     },
 }
 OF_SHOOTS: dict[str, dict[str, str]] = {
@@ -220,7 +224,7 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
     "Admission plugins": {
         "Unknown or forbidden plugin for version": f"{VERSIONED}test_admission_plugins_are_those_of_the_version",
         "required one disabled": f"{VERSIONED}test_a_required_plugin_cannot_be_disabled",
-        "kubeconfig Secret not in `spec.resources`": NOT_YET,
+        "kubeconfig Secret not in `spec.resources`": "tests/unit/api/test_logins.py::test_fields_of_the_shoot",
     },
     "Feature gates, runtimeConfig": {
         "Unknown for version": f"{VERSIONED}test_a_component_does_not_get_a_feature_gate_that_it_does_not_know",
