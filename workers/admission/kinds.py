@@ -45,10 +45,9 @@ from api.meta import KubeObject
 from api.names import backup_entry_names, domains_above
 from api.resources import Object, Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
-from api.validation.audit import POLICY_KEY, check_policy
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving
-from api.validation.field import Faults, Path
+from api.validation.field import Faults
 from api.validation.garden import (
     check_cloud_profile,
     check_cloud_profile_change,
@@ -170,7 +169,6 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await check_binding_switch(review, shoot, old, garden)
     await check_quotas(review, shoot, old, garden)
     await check_logins(review, shoot, old, garden)
-    await _check_audit_policy(review, shoot, old, garden)
     mails = not alerting.receivers(shoot.to_wire()) or bool(
         alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
     )
@@ -193,26 +191,6 @@ async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden:
         raise Refusal.forbidden(
             review, f"{text}: this garden has no managed issuer: an operator can set one up (a Secret with {SELECTOR})"
         )
-
-
-async def _check_audit_policy(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """An API server does not start with a policy that it cannot read. A missing ConfigMap is reported elsewhere."""
-    name = _audit_policy(shoot)
-    if name is None or (old is not None and _audit_policy(old) == name):
-        return
-    found = await garden.find(resources.CONFIG_MAP, name, review.namespace)
-    if found is not None and (wrong := check_policy((found.get("data") or {}).get(POLICY_KEY, ""))):
-        faults = Faults()
-        path = Path("spec.kubernetes.kubeAPIServer.auditConfig.auditPolicy.configMapRef.name")
-        faults.invalid(path, name, f"ConfigMap {review.namespace}/{name}: {wrong}")
-        refuse_invalid(review, faults)
-
-
-def _audit_policy(shoot: Shoot) -> str | None:
-    """Name of the ConfigMap with the Shoot's audit policy."""
-    server = shoot.spec.kubernetes.kube_api_server
-    policy = server.audit_config.audit_policy if server and server.audit_config else None
-    return policy.config_map_ref.name if policy and policy.config_map_ref else None
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

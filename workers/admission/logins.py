@@ -1,4 +1,4 @@
-"""Reviews of the objects by which owners choose logins of their Shoots, when a Shoot names them and when they change.
+"""Reviews of the objects by which owners choose logins and audit logs of their Shoots, and of changes of these objects.
 
 A fault that got past admission would stop the next start of the Shoot's API server, or would have no effect that an
 owner sees. Source: spec/api-core.md 10.1.
@@ -17,6 +17,7 @@ from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.resources import Object, Resource
 from api.validation import logins
+from api.validation.audit import POLICY_KEY, check_policy
 from api.validation.field import Faults, Path
 from workers.admission.indexes import SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review, refuse_invalid
@@ -25,7 +26,7 @@ _FIELD = Path("spec") / "kubernetes" / "kubeAPIServer"
 
 
 async def check_shoot(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """Refuse a Shoot whose ConfigMaps and Secrets of logins have faults. Objects that do not exist are not reported."""
+    """Refuse a Shoot whose ConfigMaps and Secrets have faults. Objects that do not exist are not reported."""
     if old is not None and _concern(shoot) == _concern(old):
         return
     refuse_invalid(review, logins.check_fields(shoot))
@@ -113,6 +114,17 @@ class _Authorization(_Use):
         return _shown(logins.CONFIG_KEY, faults)
 
 
+class _AuditPolicy(_Use):
+    """The policy of the API server's audit log, which keeps it from starting as a faulty file of logins does."""
+
+    def __init__(self, name: str) -> None:
+        path = _FIELD / "auditConfig" / "auditPolicy" / "configMapRef" / "name"
+        super().__init__(path, resources.CONFIG_MAP, name)
+
+    def faults(self, found: Object) -> str:
+        return _shown(POLICY_KEY, check_policy(str((found.get("data") or {}).get(POLICY_KEY) or "")))
+
+
 class _Kubeconfig(_Use):
     def __init__(self, path: Path, name: str, *, connects: bool) -> None:
         super().__init__(path, resources.SECRET, name)
@@ -125,6 +137,9 @@ class _Kubeconfig(_Use):
 
 def _uses(shoot: Mapping[str, Any]) -> Iterable[_Use]:
     server = _server(shoot)
+    policy = ((server.get("auditConfig") or {}).get("auditPolicy") or {}).get("configMapRef") or {}
+    if name := policy.get("name"):
+        yield _AuditPolicy(name)
     if name := (server.get("structuredAuthentication") or {}).get("configMapName"):
         yield _Authentication(shoot, name)
     authorization = server.get("structuredAuthorization") or {}

@@ -7,6 +7,7 @@ from typing import Any
 
 from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
 from api.resources import Resource
+from api.validation.audit import POLICY_KEY
 from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
 from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
@@ -20,9 +21,9 @@ RESTRICT_PATH = "/restrict-seeds"
 _OF_LOGINS = " || ".join(
     f"({each} != null && has({each}.data) && '{key}' in {each}.data)"
     for each in ("object", "oldObject")
-    for key in (CONFIG_KEY, KUBECONFIG_KEY)
+    for key in (CONFIG_KEY, KUBECONFIG_KEY, POLICY_KEY)
 )
-"""Whether a ConfigMap or Secret has a key by which a Shoot's logins are configured, or has just lost it."""
+"""Whether a ConfigMap or Secret has a key by which logins or audit logs are configured, or has just lost it."""
 
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:

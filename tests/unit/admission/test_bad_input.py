@@ -34,6 +34,7 @@ from api.decisions.schedules import wanted_schedules
 from api.resources import resource_of
 from tests.unit.admission.test_bastion import BASTION, PROVIDER
 from tests.unit.admission.webhooks import BINDING, FakeGarden, ask, patched
+from tests.unit.api.profiles import CHILD
 from tests.unit.api.shoots import NOW, PROFILE, PROJECT, SEED, changed, complete
 from workers.admission.app import application
 from workers.admission.kinds import MUTATORS, VALIDATORS
@@ -57,6 +58,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
     "Shoot": SHOOT,
     "Shoot without workers": WORKERLESS,
     "CloudProfile": PROFILE,
+    "NamespacedCloudProfile": CHILD,
     "Seed": SEED,
     "Project": PROJECT,
     "CredentialsBinding": BINDING,

@@ -39,6 +39,10 @@ SEED_FITS = "tests/unit/api/test_scheduling.py::test_a_seed_that_does_not_fit_is
 
 PROVIDERS = "tests/unit/api/test_rejections.py::test_providers_of_dns_that_contradict_each_other_are_refused"
 
+LOGINS = "tests/unit/api/test_logins.py::"
+PROTECTED = "tests/unit/admission/test_protection.py::test_a_restricted_object_is_written_by_gardenlets_alone"
+QUOTAS = "tests/unit/admission/test_quotas.py::"
+
 NOT_YET = ""
 """Rules that this version does not have. Each is named, so that none is forgotten."""
 
@@ -93,7 +97,7 @@ COMMON: dict[str, dict[str, str]] = {
     },
     "DELETE ManagedSeed / Shoot behind a ManagedSeed": {"Shoots on the seed / ManagedSeed exists": NOT_YET},
     "Update/delete of objects labelled `gardener.cloud/update-restriction=true`": {
-        "Requester is not a gardenlet": NOT_YET,
+        "Requester is not a gardenlet": PROTECTED,
     },
     "Create of too large or too many objects": {
         "Operator-configured size and count limits per resource (block or log; exempt subjects)": NOT_YET,
@@ -102,13 +106,17 @@ COMMON: dict[str, dict[str, str]] = {
         "A second one per namespace; changing the domain while Shoots exist; deletion while Shoots exist": NOT_YET,
     },
     "Secret holding `kubeconfig` in a project namespace": {
-        "exec or auth-provider plugin, file paths, insecure settings": NOT_YET,
+        "exec or auth-provider plugin, file paths, insecure settings": (
+            f"{LOGINS}test_any_kubeconfig_of_a_project_runs_no_program_but_may_name_any_server"
+        ),
     },
     "Audit policy, authentication or authorization ConfigMap": {
         "Must decode strictly and validate for every Shoot using it; also checked on Shoot write": (
             f"{AUDIT}test_a_shoot_with_a_faulty_audit_policy_is_refused"
         ),
-        "Authorization webhooks need a matching kubeconfig entry": NOT_YET,
+        "Authorization webhooks need a matching kubeconfig entry": (
+            f"{LOGINS}test_faults_of_an_authorization_configuration"
+        ),
     },
 }
 OF_SHOOTS: dict[str, dict[str, str]] = {
@@ -207,8 +215,10 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
     },
     "Quota": {
         "Requested cpu, gpu, memory, storage.standard, storage.premium, loadbalancer (all Shoots of the scope, workers "
-        "at maximum, 1 LB + 1 with nginx) above metrics": NOT_YET,
-        "on update checked only for new pools, changed machine type, maximum or volume, or nginx switched on": NOT_YET,
+        "at maximum, 1 LB + 1 with nginx) above metrics": f"{QUOTAS}test_each_metric_is_told",
+        "on update checked only for new pools, changed machine type, maximum or volume, or nginx switched on": (
+            f"{QUOTAS}test_a_change_that_counts_for_nothing_needs_no_profile"
+        ),
         "expiration annotation beyond now + min(clusterLifetimeDays)": (
             f"{SHOOT}test_the_expiration_is_extended_within_the_quotas"
         ),
@@ -220,7 +230,7 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
     "Admission plugins": {
         "Unknown or forbidden plugin for version": f"{VERSIONED}test_admission_plugins_are_those_of_the_version",
         "required one disabled": f"{VERSIONED}test_a_required_plugin_cannot_be_disabled",
-        "kubeconfig Secret not in `spec.resources`": NOT_YET,
+        "kubeconfig Secret not in `spec.resources`": f"{LOGINS}test_fields_of_the_shoot",
     },
     "Feature gates, runtimeConfig": {
         "Unknown for version": f"{VERSIONED}test_a_component_does_not_get_a_feature_gate_that_it_does_not_know",
