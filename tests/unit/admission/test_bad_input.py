@@ -47,7 +47,10 @@ SHOOT = complete("spec.dns", {"domain": "demo.example.org"}, bound=True).to_wire
 WORKERLESS = complete("spec.provider.workers", []).to_wire()
 
 _OTHERS: list[dict[str, Any]] = [
-    changed(changed(SHOOT, "metadata.namespace", f"garden-{FOREIGN}"), "spec.dns.domain", f"{FOREIGN}.example.org"),
+    {
+        **changed(SHOOT, "spec.dns.domain", f"{FOREIGN}.example.org"),
+        "metadata": {"name": "demo", "namespace": f"garden-{FOREIGN}", "uid": "u-2"},
+    },
     {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": FOREIGN, "namespace": f"garden-{FOREIGN}"}},
     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": FOREIGN, "namespace": f"garden-{FOREIGN}"}},
     changed(changed(PROJECT, "metadata.name", FOREIGN), "spec.namespace", f"garden-{FOREIGN}"),

@@ -273,7 +273,7 @@ def test_each_row_and_clause_of_the_specification_is_in_the_table(section: str, 
 
 
 @cache
-def tests_in(file: str) -> frozenset[str]:
+def functions_of(file: str) -> frozenset[str]:
     tree = ast.parse((ROOT / file).read_text())
     found = (each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return frozenset(found)
@@ -291,7 +291,7 @@ def tests_in(file: str) -> frozenset[str]:
 )
 def test_the_test_of_a_rule_exists(rule: str, test: str):
     file, name = test.split("::")
-    assert name in tests_in(file), f"no test shows: {rule}"
+    assert name in functions_of(file), f"no test shows: {rule}"
 
 
 def provider(**fields: object) -> dict[str, object]:
