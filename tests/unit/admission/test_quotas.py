@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.quota import named_quotas
 from tests.unit.admission.webhooks import BINDING, ask
 from tests.unit.api.shoots import PROFILE, changed, complete
 from tests.unit.api.test_quota import quota
@@ -296,3 +297,11 @@ async def test_a_binding_names_one_quota_for_each_scope(client, garden):
     text = await refusal(client, changed(BINDING, "quotas", both))
     assert "quotas[1]: Forbidden: another Quota of scope the project is named already: remove one" in text
     assert await refusal(client, changed(BINDING, "quotas", [TRIAL])) == ""
+
+
+async def test_a_binding_names_each_of_its_quotas(client):
+    """An index reads the names of all bindings: an entry without one would end it."""
+    nameless = changed(BINDING, "quotas", [{}])
+    response = await ask(client, "/validate", "CREATE", nameless)
+    assert "quotas[0].name: Required value" in response["status"]["message"]
+    assert named_quotas(nameless) == []
