@@ -7,9 +7,6 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 
-_LARGEST = Decimal(2**63)
-"""Kubernetes stores no larger quantities."""
-
 
 def parse_quantity(text: str | int | float) -> Decimal:
     """``500m``, ``8Gi`` or ``1e3`` as a number. Raises ValueError."""
@@ -23,9 +20,7 @@ def parse_quantity(text: str | int | float) -> Decimal:
         else:
             amount = number.scaleb(_DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:]))
     except ArithmeticError:
-        amount = _LARGEST
-    if abs(amount) >= _LARGEST:
-        raise ValueError(f"{text!r} is larger than a quantity can be")
+        raise ValueError(f"{text!r} is larger than a quantity can be") from None
     return amount
 
 

@@ -111,9 +111,9 @@ def _named(items: Iterable[ObjectView] | None, name: str | None) -> ObjectView |
 
 
 def named_quotas(binding: ObjectView) -> list[QuotaKey]:
-    """Quotas that a binding names; their default namespace is the binding's."""
-    home = binding["metadata"]["namespace"]
-    return [QuotaKey(each.get("namespace") or home, each["name"]) for each in binding.get("quotas") or ()]
+    """Quotas that a binding names; their default namespace is the binding's. An entry without a name names none."""
+    home, entries = binding["metadata"]["namespace"], binding.get("quotas") or ()
+    return [QuotaKey(each.get("namespace") or home, each["name"]) for each in entries if each.get("name")]
 
 
 def is_for_project(quota: ObjectView) -> bool:

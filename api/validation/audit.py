@@ -54,7 +54,7 @@ class _Policy(_Part):
 
 def check_policy(text: str) -> Faults:
     """Faults of an audit policy in YAML, with paths in the policy. They quote no other value than the faulty one."""
-    faults, root = Faults(), Path("data") @ POLICY_KEY
+    faults, root = Faults(), Path(POLICY_KEY)
     if not text.strip():
         faults.required(root, "must hold an audit policy")
         return faults

@@ -171,6 +171,7 @@ def check_seed(seed: Seed, old: Seed | None = None) -> Faults:
             SPEC / "backup" / "region", "must be set if the backups are with another provider than the seed"
         )
     faults.duplicates(SPEC / "provider" / "zones", spec.provider.zones or [])
+    check_amounts(spec, SPEC, faults)
     services = spec.settings.load_balancer_services
     policies = ("Cluster", "Local")
     if services and services.external_traffic_policy not in (None, *policies):

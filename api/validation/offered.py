@@ -36,7 +36,7 @@ _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
     "spec.exposureClassName": NotOffered(
-        "no gardenlet of this version serves the handler of an ExposureClass; choose seeds by seedSelector and tolerations"
+        "no gardenlet serves the handler of an ExposureClass; choose seeds by seedSelector and tolerations"
     ),
     "spec.controlPlane.zones": NotOffered(
         "this version does not pin control planes to zones; highAvailability.failureTolerance spreads them"

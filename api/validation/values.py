@@ -28,6 +28,8 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _MAY_BE_NEGATIVE = frozenset({"priority", "evictionRateLimit"})
 """Numbers for which -1 has a meaning."""
 
+_LARGEST_QUANTITY = 2**63
+"""Kubernetes stores no larger quantities."""
 _LARGEST = 2**31 - 1
 """Largest number that Kubernetes' configurations hold, whose type is int32."""
 
@@ -85,7 +87,10 @@ def check_amounts(model: BaseModel, path: Path, faults: Faults) -> None:
             if kind == "duration":
                 negative = parse_duration(value).total_seconds() < 0
             else:
-                negative = (parse_quantity(value) if kind == "quantity" else value) < 0
+                amount = parse_quantity(value) if kind == "quantity" else value
+                negative = amount < 0
+                if kind == "quantity" and amount >= _LARGEST_QUANTITY:
+                    raise ValueError(f"{value!r} is larger than a quantity can be")
         except ValueError as error:
             faults.invalid(here, value, str(error))
             continue

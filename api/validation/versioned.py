@@ -221,7 +221,7 @@ def check_plugins(plugins: Sequence[AdmissionPlugin], version: str, path: Path, 
 def _check_configuration(plugin: AdmissionPlugin, path: Path, faults: Faults) -> None:
     config, name = plugin.config, plugin.name
     if not config:
-        if name in _NEEDS_CONFIG:
+        if name in _NEEDS_CONFIG and not plugin.kubeconfig_secret_name:
             faults.required(path, f"the API server does not start with {name} without a configuration")
         return
     if name in _WITHOUT_KIND:

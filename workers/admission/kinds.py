@@ -611,7 +611,9 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
         raise Refusal.forbidden(review, f"{path}: {credentials.kind} is none of {kinds}") from None
     bound = [(path, resource, credentials.namespace, credentials.name)]
     for index, each in enumerate(wire.get("quotas") or []):
-        bound.append((f"quotas[{index}]", resources.QUOTA, each["namespace"], each["name"]))
+        if not each.get("name"):
+            raise Refusal.forbidden(review, f"quotas[{index}].name: Required value: must name a Quota")
+        bound.append((f"quotas[{index}]", resources.QUOTA, each.get("namespace") or review.namespace, each["name"]))
     for path, resource, namespace, name in bound:
         # The right first: the answer must not tell whether a Secret of another Project exists.
         await require(review, garden, path, "get", resource, namespace, name)

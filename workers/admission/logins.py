@@ -117,12 +117,14 @@ class _Authorization(_Use):
 
 
 class _AuditPolicy(_Use):
+    """The policy of the API server's audit log, which keeps it from starting as a faulty file of logins does."""
+
     def __init__(self, name: str) -> None:
-        super().__init__(_FIELD / "auditConfig" / "auditPolicy" / "configMapRef" / "name", resources.CONFIG_MAP, name)
+        path = _FIELD / "auditConfig" / "auditPolicy" / "configMapRef" / "name"
+        super().__init__(path, resources.CONFIG_MAP, name)
 
     def faults(self, found: Object) -> str:
-        faults = check_policy(str((found.get("data") or {}).get(POLICY_KEY) or ""))
-        return str(faults) if faults else ""
+        return _shown(POLICY_KEY, check_policy(str((found.get("data") or {}).get(POLICY_KEY) or "")))
 
 
 class _Kubeconfig(_Use):

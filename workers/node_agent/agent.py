@@ -20,7 +20,7 @@ from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
 from kube.objects import owner_reference
-from workers.node_agent.apply import OWN_UNIT, Applier
+from workers.node_agent.apply import KUBELET_UNIT, OWN_UNIT, Applier
 from workers.node_agent.config import NodeAgentConfig
 from workers.node_agent.identity import issuer_of
 from workers.node_agent.init import Credentials
@@ -39,7 +39,6 @@ _CERTIFICATES = {
     "kubelet-serving": "/var/lib/kubelet/pki/kubelet-server-current.pem",
     "node-agent": "/var/lib/gardener-node-agent/credentials/client.crt",
 }
-_KUBELET_UNIT = "kubelet.service"
 _QUOTED = 300
 """Maximum number of characters of the kubelet's log in an annotation."""
 _RETRY_SECONDS = 5.0
@@ -166,7 +165,7 @@ class NodeAgent:
 
     async def _take_back(self, checksum: str, period: float) -> float:
         """Go back to the configuration before: a node whose kubelet runs with it is better than one without kubelet."""
-        reason = _last_error(await self._system.last_lines(_KUBELET_UNIT))
+        reason = _last_error(await self._system.last_lines(KUBELET_UNIT))
         log.error("the kubelet does not start with operating system config %s: %s", checksum[:12], reason)
         if await self._applier.take_back(checksum, reason):
             return await self._restart_self(period)

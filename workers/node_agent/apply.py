@@ -17,6 +17,7 @@ from workers.node_agent.system import System
 log = logging.getLogger(__name__)
 
 OWN_UNIT = "gardener-node-agent.service"
+KUBELET_UNIT = "kubelet.service"
 _CONTAINERD_UNIT = "containerd.service"
 _UNITS = "/etc/systemd/system"
 _DEFAULT_MODE = 0o644
@@ -63,6 +64,7 @@ class Applier:
         self._before_file = state_directory / "previous-osc.yaml"
         self._refused_file = state_directory / "refused-osc.json"
         self._node_name = node_name
+        self._kubelet_restarted = False
 
     @property
     def on_trial(self) -> Document | None:
@@ -103,14 +105,15 @@ class Applier:
     async def apply(self, wanted: Document, *, on_trial: bool = False) -> bool:
         """Apply a config. Returns whether the agent's own unit or files have changed, so that it must be restarted.
 
-        ``on_trial``: the config before it is kept until ``confirm`` or ``take_back``.
+        ``on_trial``: if the config restarts the kubelet, the one before is kept until ``confirm`` or ``take_back``.
 
         Raises CommandFailed or OSError; the next run goes on where this run stopped.
         """
         last, spec = self.last_applied(), wanted["spec"]
         files = [file for file in spec.get("files") or () if file.get("hostName") in (None, "", self._node_name)]
         units = list(spec.get("units") or ())
-        if on_trial and last and last != wanted and self.on_trial is None:
+        starts_trial = on_trial and bool(last) and last != wanted and self.on_trial is None
+        if starts_trial:
             self._before_file.write_text(json.dumps(last, sort_keys=True))
             self._before_file.chmod(0o600)
         changes = Changes(self._pending_file)
@@ -130,6 +133,8 @@ class Applier:
         if changes.units:
             await self._system.systemctl("daemon-reload")
         restart_self = await self._command_units(units, changes)
+        if starts_trial and not self._kubelet_restarted:
+            self._before_file.unlink()
         for path in {file["path"] for file in _of(last, "files")} - {file["path"] for file in files}:
             self._system.remove(path)
         self._last_file.write_text(json.dumps(wanted, sort_keys=True))
@@ -206,7 +211,7 @@ class Applier:
 
     async def _command_units(self, units: Iterable[Mapping[str, Any]], changes: Changes) -> bool:
         """Enable, start, stop and restart units. Returns whether the agent's own unit is to be restarted."""
-        restart_self = False
+        restart_self = self._kubelet_restarted = False
         for unit in units:
             name = unit["name"]
             enable = unit.get("enable")
@@ -225,6 +230,7 @@ class Applier:
             elif changed:
                 log.info("restarting %s: it has changed", name)
                 await self._system.systemctl("restart", "--no-block", name)
+                self._kubelet_restarted |= name == KUBELET_UNIT
             elif not active and unit.get("command") == "start":
                 await self._system.systemctl("start", "--no-block", name)
         return restart_self

@@ -34,9 +34,9 @@ def ruled(**fields: Any) -> str:
         (ruled(nonResourceURLs=["/healthz*", "*"]), ""),
         (ruled(resources=[{"group": "", "resources": ["pods"], "resourceNames": ["a"]}]), ""),
         ("foo: bar", "foo: Forbidden: an audit policy has no such field"),
-        ("a: b: c", "data[policy]: Invalid value"),
-        ("", "data[policy]: Required value"),
-        (None, "data[policy]: Required value"),
+        ("a: b: c", "data[policy]: policy: Invalid value"),
+        ("", "data[policy]: policy: Required value"),
+        (None, "data[policy]: policy: Required value"),
         ("x" * 300_000, "must not be longer than 262144 bytes"),
         (
             json.dumps(POLICY | {"apiVersion": "audit.k8s.io/v1beta1"}),
@@ -74,3 +74,15 @@ async def test_a_stored_shoot_with_a_faulty_audit_policy_can_be_changed(client, 
 
 def test_a_policy_that_nests_too_deep_is_refused():
     assert "must be YAML" in str(check_policy("[" * 10_000))
+
+
+async def test_a_policy_that_a_shoot_names_keeps_what_the_api_server_needs(client, garden):
+    """The API server reads the new content at its next start."""
+    garden.objects.append(changed(complete(bound=True).to_wire(), FIELD, {"name": "audit"}))
+    good, bad = config_map(json.dumps(POLICY)), config_map("foo: bar")
+    response = await ask(client, "/validate", "UPDATE", bad, good)
+    assert not response["allowed"]
+    assert (
+        "Shoot garden-local/demo names it in spec.kubernetes.kubeAPIServer.auditConfig" in response["status"]["message"]
+    )
+    assert (await ask(client, "/validate", "UPDATE", config_map(ruled(users=["a"])), good))["allowed"]

@@ -34,6 +34,7 @@ from api.decisions.schedules import wanted_schedules
 from api.resources import resource_of
 from tests.unit.admission.test_bastion import BASTION, PROVIDER
 from tests.unit.admission.webhooks import BINDING, FakeGarden, ask, patched
+from tests.unit.api.profiles import CHILD
 from tests.unit.api.shoots import NOW, PROFILE, PROJECT, SEED, changed, complete
 from workers.admission.app import application
 from workers.admission.kinds import MUTATORS, VALIDATORS
@@ -46,7 +47,10 @@ SHOOT = complete("spec.dns", {"domain": "demo.example.org"}, bound=True).to_wire
 WORKERLESS = complete("spec.provider.workers", []).to_wire()
 
 _OTHERS: list[dict[str, Any]] = [
-    changed(changed(SHOOT, "metadata.namespace", f"garden-{FOREIGN}"), "spec.dns.domain", f"{FOREIGN}.example.org"),
+    {
+        **changed(SHOOT, "spec.dns.domain", f"{FOREIGN}.example.org"),
+        "metadata": {"name": "demo", "namespace": f"garden-{FOREIGN}", "uid": "u-2"},
+    },
     {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": FOREIGN, "namespace": f"garden-{FOREIGN}"}},
     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": FOREIGN, "namespace": f"garden-{FOREIGN}"}},
     changed(changed(PROJECT, "metadata.name", FOREIGN), "spec.namespace", f"garden-{FOREIGN}"),
@@ -57,6 +61,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
     "Shoot": SHOOT,
     "Shoot without workers": WORKERLESS,
     "CloudProfile": PROFILE,
+    "NamespacedCloudProfile": CHILD,
     "Seed": SEED,
     "Project": PROJECT,
     "CredentialsBinding": BINDING,

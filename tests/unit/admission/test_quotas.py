@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
-from api.decisions.quota import MAX_QUANTITY, METRICS, Reservation
+from api.decisions.quota import MAX_QUANTITY, METRICS, Reservation, named_quotas
 from kube.errors import Forbidden
 from tests.unit.admission.webhooks import BINDING, ask
 from tests.unit.api.shoots import PROFILE, changed, complete
@@ -330,3 +330,11 @@ async def test_a_grant_that_cannot_be_noted_is_refused(client, limited, monkeypa
     response = await ask(client, "/validate", "CREATE", shoot())
     assert response["status"]["code"] == 503
     assert "the grant of Quota garden-local/trial cannot be noted, repeat the request" in response["status"]["message"]
+
+
+async def test_a_binding_names_each_of_its_quotas(client):
+    """An index reads the names of all bindings: an entry without one would end it."""
+    nameless = changed(BINDING, "quotas", [{}])
+    response = await ask(client, "/validate", "CREATE", nameless)
+    assert "quotas[0].name: Required value" in response["status"]["message"]
+    assert named_quotas(nameless) == []

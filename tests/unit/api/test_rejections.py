@@ -27,6 +27,7 @@ MOVES = "tests/unit/api/test_binding.py::"
 ROTATION = "tests/unit/api/test_rotation.py::"
 HELD = "tests/unit/garden_controllers/test_references.py::test_deletions_wait_for_the_last_shoot"
 LOGINS = "tests/unit/admission/test_logins.py::"
+OF_FILES = "tests/unit/admission/test_logins.py::"
 
 FIELD = f"{SHOOT}test_an_invalid_field_is_named_with_the_fault"
 REFERENCE = f"{SHOOT}test_references_that_do_not_exist_or_fit_are_refused"
@@ -38,6 +39,11 @@ BY_HAND = f"{SHOOT}test_a_seed_chosen_by_hand_must_fit_too"
 SEED_FITS = "tests/unit/api/test_scheduling.py::test_a_seed_that_does_not_fit_is_left_out"
 
 PROVIDERS = "tests/unit/api/test_rejections.py::test_providers_of_dns_that_contradict_each_other_are_refused"
+
+LOGINS = "tests/unit/api/test_logins.py::"
+OF_FILES = "tests/unit/admission/test_logins.py::"
+PROTECTED = "tests/unit/admission/test_protection.py::test_a_restricted_object_is_written_by_gardenlets_alone"
+QUOTAS = "tests/unit/admission/test_quotas.py::"
 
 NOT_YET = ""
 """Rules that this version does not have. Each is named, so that none is forgotten."""
@@ -93,7 +99,7 @@ COMMON: dict[str, dict[str, str]] = {
     },
     "DELETE ManagedSeed / Shoot behind a ManagedSeed": {"Shoots on the seed / ManagedSeed exists": NOT_YET},
     "Update/delete of objects labelled `gardener.cloud/update-restriction=true`": {
-        "Requester is not a gardenlet": NOT_YET,
+        "Requester is not a gardenlet": PROTECTED,
     },
     "Create of too large or too many objects": {
         "Operator-configured size and count limits per resource (block or log; exempt subjects)": NOT_YET,
@@ -103,12 +109,12 @@ COMMON: dict[str, dict[str, str]] = {
     },
     "Secret holding `kubeconfig` in a project namespace": {
         "exec or auth-provider plugin, file paths, insecure settings": (
-            f"{LOGINS}test_any_kubeconfig_of_a_project_is_refused_if_it_runs_a_program"
+            f"{OF_FILES}test_any_kubeconfig_of_a_project_is_refused_if_it_runs_a_program"
         ),
     },
     "Audit policy, authentication or authorization ConfigMap": {
         "Must decode strictly and validate for every Shoot using it; also checked on Shoot write": (
-            f"{LOGINS}test_a_file_that_a_shoot_names_stays_good"
+            f"{OF_FILES}test_a_file_that_a_shoot_names_stays_good"
         ),
         "Authorization webhooks need a matching kubeconfig entry": (
             "tests/unit/api/test_logins.py::test_faults_of_an_authorization_configuration"
@@ -211,8 +217,10 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
     },
     "Quota": {
         "Requested cpu, gpu, memory, storage.standard, storage.premium, loadbalancer (all Shoots of the scope, workers "
-        "at maximum, 1 LB + 1 with nginx) above metrics": NOT_YET,
-        "on update checked only for new pools, changed machine type, maximum or volume, or nginx switched on": NOT_YET,
+        "at maximum, 1 LB + 1 with nginx) above metrics": f"{QUOTAS}test_each_metric_is_told",
+        "on update checked only for new pools, changed machine type, maximum or volume, or nginx switched on": (
+            f"{QUOTAS}test_a_change_that_counts_for_nothing_needs_no_profile"
+        ),
         "expiration annotation beyond now + min(clusterLifetimeDays)": (
             f"{SHOOT}test_the_expiration_is_extended_within_the_quotas"
         ),
@@ -224,7 +232,7 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
     "Admission plugins": {
         "Unknown or forbidden plugin for version": f"{VERSIONED}test_admission_plugins_are_those_of_the_version",
         "required one disabled": f"{VERSIONED}test_a_required_plugin_cannot_be_disabled",
-        "kubeconfig Secret not in `spec.resources`": "tests/unit/api/test_logins.py::test_fields_of_the_shoot",
+        "kubeconfig Secret not in `spec.resources`": f"{LOGINS}test_fields_of_the_shoot",
     },
     "Feature gates, runtimeConfig": {
         "Unknown for version": f"{VERSIONED}test_a_component_does_not_get_a_feature_gate_that_it_does_not_know",
@@ -267,7 +275,7 @@ def test_each_row_and_clause_of_the_specification_is_in_the_table(section: str, 
 
 
 @cache
-def tests_in(file: str) -> frozenset[str]:
+def functions_of(file: str) -> frozenset[str]:
     tree = ast.parse((ROOT / file).read_text())
     found = (each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return frozenset(found)
@@ -285,7 +293,7 @@ def tests_in(file: str) -> frozenset[str]:
 )
 def test_the_test_of_a_rule_exists(rule: str, test: str):
     file, name = test.split("::")
-    assert name in tests_in(file), f"no test shows: {rule}"
+    assert name in functions_of(file), f"no test shows: {rule}"
 
 
 def provider(**fields: object) -> dict[str, object]:

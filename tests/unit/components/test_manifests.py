@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -384,7 +385,7 @@ def test_an_override_of_the_owner_comes_before_the_default_upstream():
 def test_system_components_tolerate_the_taints_of_pools_on_which_they_may_run():
     """A cluster whose pools are all tainted would have no CoreDNS and no tunnel, and its creation would never end."""
     db = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
-    pools = [
+    pools: list[dict[str, Any]] = [
         {"name": "a", "taints": [db, {"key": "soft", "effect": "PreferNoSchedule"}]},
         {"name": "b", "taints": [db, {"key": "gpu", "effect": "NoExecute"}]},
         {"name": "c", "taints": [{"key": "own", "effect": "NoSchedule"}], "systemComponents": {"allow": False}},

@@ -1,6 +1,7 @@
 """A real API server starts with settings that admission admits, and does not start with those that it refuses."""
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,26 @@ def refusal(settings: dict[str, Any]) -> str:
     return str(check_shoot(Shoot.of(changed(obj, "spec.kubernetes.kubeAPIServer", settings)), None, "local") or "")
 
 
+def admission_configuration(settings: dict[str, Any]) -> str:
+    names = {field.name: field.name for field in dataclasses.fields(apiserver.Secrets)}
+    server = apiserver.ApiServer(
+        namespace="shoot--local--demo",
+        version=KUBERNETES_VERSION,
+        replicas=1,
+        external_hostname="api.example.org",
+        issuer="https://issuer.test",
+        service_cidrs=["10.0.0.0/24"],
+        secrets=apiserver.Secrets(**names),
+        settings=settings,
+    )
+    return apiserver._admission_files(server)["admission-configuration.yaml"]
+
+
 async def started(directory: Path, settings: dict[str, Any]) -> str:
     """The last error of an API server with these settings; empty if it gets ready."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     (directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-    (directory / "admission.yaml").write_text(apiserver._admission_files(settings)["admission-configuration.yaml"])
+    (directory / "admission.yaml").write_text(admission_configuration(settings))
     flags = {f"--{name}={value}" for name, value in apiserver._admission_flags(settings).items()}
     if gates := settings.get("featureGates"):
         flags.add(f"--feature-gates={apiserver._pairs(gates)}")

@@ -23,7 +23,7 @@ def test_the_table_of_a_version_is_that_of_its_sources(version):
 
 
 async def complaint(component: str, gates: dict[str, bool]) -> str:
-    """What a component says before it ends, because its other settings are missing."""
+    """Error output of a component, which ends because its other settings are missing."""
     flag = ",".join(f"{name}={str(value).lower()}" for name, value in gates.items())
     process = await asyncio.create_subprocess_exec(
         kubernetes().directory / component,
