@@ -26,8 +26,6 @@ GARDEN = "tests/unit/api/test_garden_validation.py::"
 MOVES = "tests/unit/api/test_binding.py::"
 ROTATION = "tests/unit/api/test_rotation.py::"
 HELD = "tests/unit/garden_controllers/test_references.py::test_deletions_wait_for_the_last_shoot"
-LOGINS = "tests/unit/admission/test_logins.py::"
-OF_FILES = "tests/unit/admission/test_logins.py::"
 
 FIELD = f"{SHOOT}test_an_invalid_field_is_named_with_the_fault"
 REFERENCE = f"{SHOOT}test_references_that_do_not_exist_or_fit_are_refused"
