@@ -20,6 +20,7 @@ from api.constants import CORE, MANAGE_MEMBERS, PROJECT_NAME, ROLE
 from api.core.v1beta1.project import Project, ProjectMember, Subject
 
 Manifest = dict[str, Any]
+Identity = tuple[str, str, str]
 
 OWNER, ADMIN, VIEWER, UAM, SERVICE_ACCOUNT_MANAGER = ROLES = (
     "owner",
@@ -73,7 +74,7 @@ def must_manage_members(project: Project, old: Project | None, author: Subject) 
     return _managed(project) != _managed(old)
 
 
-def _managed(project: Project) -> tuple[object, set[tuple[object, frozenset[str]]]]:
+def _managed(project: Project) -> tuple[Identity | None, set[tuple[Identity, frozenset[str]]]]:
     owner, members = project.spec.owner, set()
     for member in project.spec.members or []:
         roles = frozenset(roles_of(member))
@@ -81,10 +82,10 @@ def _managed(project: Project) -> tuple[object, set[tuple[object, frozenset[str]
             roles &= MANAGERS
         if roles:
             members.add((_identity(member), roles))
-    return owner and _identity(owner), members
+    return _identity(owner) if owner else None, members
 
 
-def _identity(subject: Subject) -> tuple[str, str, str]:
+def _identity(subject: Subject) -> Identity:
     return subject.kind, subject.name, subject.namespace or ""
 
 
@@ -103,7 +104,11 @@ def project_access(project: Project, namespace: str | None) -> list[Manifest]:
     roles, bindings = [], []
     for role, prefix in _NAMES.items():
         if subjects := _subjects(members, {role}):
-            metadata = {"name": f"{prefix}{name}", "labels": {PROJECT_NAME: name}, "ownerReferences": owner}
+            metadata: dict[str, Any] = {
+                "name": f"{prefix}{name}",
+                "labels": {PROJECT_NAME: name},
+                "ownerReferences": owner,
+            }
             rules = [rule([CORE], ["projects"], _VERBS[role]) | {"resourceNames": [name]}]
             if namespace and role in _SEE_THE_NAMESPACE:
                 rules.append(rule([""], ["namespaces"], ["get"]) | {"resourceNames": [namespace]})

@@ -337,10 +337,10 @@ def _check_volumes(
         if volume.type is not None and (volume.type not in types or not types[volume.type].usable):
             faults.unsupported(here / "type", volume.type, types)
             continue
-        of_kind = kind.storage if kind is not None and kind.storage is not None and volume is pool.volume else None
+        storage = kind.storage if kind is not None and volume is pool.volume else None
         least = [
             each
-            for each in (types[volume.type].min_size if volume.type else None, of_kind and of_kind.min_size)
+            for each in (types[volume.type].min_size if volume.type else None, storage.min_size if storage else None)
             if each is not None and is_less(volume.size, each)
         ]
         if least and not (old is not None and volume in [old.volume, *(old.data_volumes or [])]):

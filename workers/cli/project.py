@@ -107,8 +107,9 @@ def remove(
         if missing := sorted(set(roles) - set(_roles(known))):
             raise click.ClickException(f"{subject['kind']} {name} does not have role {', '.join(missing)}")
         left = [each for each in _roles(known) if each not in roles] if roles else []
-        made = {**known, "role": left[0], "roles": left[1:]} if left else None
-        return [made if each is known else each for each in found if each is not known or made is not None]
+        remaining = [{**known, "role": left[0], "roles": left[1:]}] if left else []
+        at = found.index(known)
+        return [*found[:at], *remaining, *found[at + 1 :]]
 
     _show(_run(project, _write(project, change, garden_kubeconfig)), output)
 

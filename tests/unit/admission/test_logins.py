@@ -75,7 +75,8 @@ async def test_a_shoot_with_good_files_is_admitted(client: TestClient[Any, Any],
 async def test_a_shoot_is_refused_for_a_fault_in_a_file(
     client: TestClient[Any, Any], garden: FakeGarden, wrong: dict[str, Any], fault: str
 ) -> None:
-    names = {each["metadata"]["name"]: each for each in (ISSUERS, WEBHOOKS, WEBHOOK, AUDIT)}
+    files: tuple[Any, ...] = (ISSUERS, WEBHOOKS, WEBHOOK, AUDIT)
+    names = {each["metadata"]["name"]: each for each in files}
     garden.objects += (names | {wrong["metadata"]["name"]: wrong}).values()
     assert fault in message(await ask(client, "/validate", "CREATE", shoot()))
 

@@ -138,6 +138,6 @@ async def test_an_exposure_class_is_stored_with_a_warning_and_no_shoot_can_name_
     response = await ask(client, "/validate", "CREATE", made | {"handler": "internet"})
     assert "no gardenlet of this version serves handlers" in response["warnings"][0]
     shoot = changed(complete().to_wire(), "spec.exposureClassName", "x")
-    assert "spec.exposureClassName: Forbidden: not supported: no gardenlet of this version" in await message(
+    assert "spec.exposureClassName: Forbidden: not supported: no gardenlet serves the handler" in await message(
         client, "CREATE", shoot
     )

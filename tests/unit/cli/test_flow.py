@@ -79,7 +79,8 @@ class NothingThere(Client):
     """Temporal has no workflow of the Shoot."""
 
     async def list_workflows(self, query: str) -> AsyncIterator[Any]:
-        for each in ():
+        nothing: tuple[Any, ...] = ()
+        for each in nothing:
             yield each
 
 

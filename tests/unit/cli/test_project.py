@@ -75,7 +75,7 @@ async def test_an_unknown_project_or_member_ends_with_status_one(
 
 async def test_a_change_of_another_client_is_kept(garden_server: ApiServer, command: Command) -> None:
     """The command reads the members again if the Project has changed since."""
-    refused = []
+    refused: list[str] = []
 
     def once(request: web.Request) -> web.Response | None:
         if request.method != "PUT" or refused:
