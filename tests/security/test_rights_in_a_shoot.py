@@ -52,7 +52,7 @@ async def shoot_of(garden: Garden, user: str, subresource: str) -> AsyncIterator
         yield client
 
 
-async def who_am_i(client: KubeClient) -> tuple[str, set[str]]:
+async def name_and_groups(client: KubeClient) -> tuple[str, set[str]]:
     kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     answer = await client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=kind)
     info: dict[str, Any] = answer["status"]["userInfo"]
@@ -63,7 +63,7 @@ async def who_am_i(client: KubeClient) -> tuple[str, set[str]]:
 async def test_the_api_server_reads_name_and_group_of_an_admin(garden: Garden, user: str) -> None:
     """The name of a service account has more characters than X.520 allows in a common name."""
     async with shoot_of(garden, user, "adminkubeconfig") as client:
-        assert await who_am_i(client) == (
+        assert await name_and_groups(client) == (
             f"gardener.cloud:admin:{user}",
             {"gardener.cloud:project:admins", "system:authenticated"},
         )
