@@ -77,6 +77,7 @@ REQUIRED_APIS = frozenset(
     }
 )
 """APIs that Gardener's resource manager writes, or that nodes and the control plane read."""
+_STORAGE_VERSION_GATE, _STORAGE_VERSIONS = "StorageVersionAPI", "internal.apiserver.k8s.io/v1alpha1"
 _MATCHERS = ("api/all", "api/ga", "api/beta", "api/alpha")
 
 
@@ -90,6 +91,7 @@ def check_versioned(shoot: Shoot, faults: Faults) -> None:
         here = path / "kubeAPIServer"
         check_gates(server.feature_gates, Component.API_SERVER, own, here / "featureGates", faults)
         check_runtime_config(server.runtime_config, own, here / "runtimeConfig", faults)
+        _check_api_of_gate(server.feature_gates or {}, server.runtime_config or {}, own, here / "featureGates", faults)
         check_plugins(server.admission_plugins or [], own, here / "admissionPlugins", faults)
     if (manager := kubernetes.kube_controller_manager) is not None:
         here = path / "kubeControllerManager" / "featureGates"
@@ -133,6 +135,20 @@ def check_gates(
                 path / cause,
                 f"{name} is enabled and needs {', '.join(missing)} in {component} {version}: enable it, too",
             )
+
+
+def _check_api_of_gate(
+    gates: Mapping[str, bool], apis: Mapping[str, bool], version: str, path: Path, faults: Faults
+) -> None:
+    """Report StorageVersionAPI without its API: the API server then refuses its own first writes, and ends."""
+    found = release(version)
+    on = apis.get(_STORAGE_VERSIONS, apis.get("api/alpha", apis.get("api/all", False)))
+    if found is None or on or not _enabled(found.gates_of(Component.API_SERVER), gates).get(_STORAGE_VERSION_GATE):
+        return
+    cause = _STORAGE_VERSION_GATE if _STORAGE_VERSION_GATE in gates else _ALL_ALPHA
+    faults.forbidden(
+        path / cause, f"{_STORAGE_VERSION_GATE} needs {_STORAGE_VERSIONS}: enable it in runtimeConfig, too"
+    )
 
 
 def lost_gates(wanted: Mapping[str, bool] | None, component: Component, version: str) -> list[str]:

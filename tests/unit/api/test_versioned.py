@@ -45,10 +45,12 @@ def test_a_component_does_not_get_a_feature_gate_that_it_does_not_know(path, com
         ({"ValidatingAdmissionPolicy": True}, "1.37.1", "kube-apiserver 1.37.1 does not know this feature gate"),
         ({"StorageVersionAPI": True, "APIServerIdentity": False}, "1.37.1", "needs APIServerIdentity"),
         ({"ControllerManagerReleaseLeaderElectionLockOnExit": True}, "1.37.1", "does not know this feature gate"),
-        ({"AllAlpha": True}, "1.34.1", ""),
+        ({"AllAlpha": True, "StorageVersionAPI": False}, "1.34.1", ""),
+        ({"AllAlpha": True}, "1.34.1", "featureGates.AllAlpha: Forbidden: StorageVersionAPI needs internal.apiserver"),
+        ({"StorageVersionAPI": True}, "1.37.1", "featureGates.StorageVersionAPI: Forbidden: StorageVersionAPI needs"),
         # kube-apiserver 1.37.1 exits: alpha gates depend on a beta gate that is off.
         ({"AllAlpha": True}, "1.37.1", "needs GenericWorkload"),
-        ({"AllAlpha": True, "GenericWorkload": True}, "1.37.1", ""),
+        ({"AllAlpha": True, "GenericWorkload": True, "StorageVersionAPI": False}, "1.37.1", ""),
         ({"AllAlpha": False}, "1.37.1", ""),
     ],
 )

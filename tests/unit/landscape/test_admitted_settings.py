@@ -104,7 +104,7 @@ async def started(directory: Path, settings: dict[str, Any]) -> str:
             *("--bind-address", "127.0.0.1", "--cert-dir", str(directory / "certs"), "--allow-privileged=true"),
             *("--service-account-issuer", "https://issuer.test", "--service-account-key-file", directory / "sa.key"),
             *("--service-account-signing-key-file", directory / "sa.key", "--service-cluster-ip-range", "10.0.0.0/24"),
-            *("--authorization-mode", "AlwaysAllow", "--admission-control-config-file", directory / "admission.yaml"),
+            *("--authorization-mode", "RBAC", "--admission-control-config-file", directory / "admission.yaml"),
             *sorted(flags),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -140,6 +140,7 @@ async def _is_ready(port: int) -> bool:
 
 
 GATES = {"APIResponseCompression": False, "StorageVersionAPI": True}
+STORAGE_VERSIONS = {"internal.apiserver.k8s.io/v1alpha1": True}
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,8 @@ GATES = {"APIResponseCompression": False, "StorageVersionAPI": True}
         {"admissionPlugins": all_plugins()},
         {"admissionPlugins": [pod_security(), _RATE_LIMIT, {"name": "DefaultIngressClass", "disabled": True}]},
         {
-            "featureGates": {"APIResponseCompression": False, "StorageVersionAPI": True},
-            "runtimeConfig": {"api/beta": True},
+            "featureGates": GATES,
+            "runtimeConfig": {"api/beta": True, **STORAGE_VERSIONS},
         },
         {"featureGates": {"AllAlpha": True, "GenericWorkload": True}, "runtimeConfig": {"api/all": True}},
     ],
