@@ -66,8 +66,8 @@ def roles_of(member: ProjectMember) -> set[str]:
 def must_manage_members(project: Project, old: Project | None, author: Subject) -> bool:
     """Whether a write needs the verb manage-members: it changes the owner, or a member who is a user or group.
 
-    The roles that include this verb need it for ServiceAccounts, too: whoever may read the Secrets of the namespace may
-    act as its ServiceAccounts. The author of a new Project needs no verb to be its owner, and to choose its members.
+    The roles that include this verb need it for ServiceAccounts, too: a user who may read the Secrets of the namespace
+    may act as its ServiceAccounts. The author of a new Project needs no verb to be its owner and to choose members.
     """
     if old is None:
         return project.spec.owner is None or _identity(project.spec.owner) != _identity(author)

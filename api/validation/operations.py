@@ -147,7 +147,7 @@ def check_deletion_confirmed(obj: KubeObject) -> Faults:
 
 
 def check_dual_approval(shoot: KubeObject, project: Project | None, user: str) -> Faults:
-    """Fault of a deletion that needs two users, if the user who deletes is the one who confirmed.
+    """Fault of a deletion that needs two users, if the same user confirms and deletes.
 
     ``spec.dualApprovalForDeletion`` of the Project selects such Shoots. Admission writes the name of the user who
     confirmed.

@@ -299,7 +299,7 @@ async def test_a_member_who_may_only_read_changes_members(garden: RealGarden, us
         {"members": [*TEAM, person("system:serviceaccount:garden-team:default", "uam")]},
         {"members": [], "owner": None},
     ],
-    ids=["owner", "another person", "uam", "a group", "a service account", "a service account as user", "nobody"],
+    ids=["owner", "another person", "uam", "a group", "a service account", "a service account as user", "no owner"],
 )
 async def test_an_admin_makes_himself_owner_or_manager_of_members(garden: RealGarden, spec: Object) -> None:
     """An admin reads the Secrets of the namespace, and so the tokens of its ServiceAccounts."""

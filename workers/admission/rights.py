@@ -91,7 +91,7 @@ def _without_index(reference: Reference) -> tuple[str, Resource, str]:
 async def _require_credentials(review: Review, garden: Garden, shoot: Shoot, old: Shoot) -> None:
     """A change of the binding to other credentials needs the right to read the old credentials, and the new ones.
 
-    Whoever creates a Shoot needs no such right: operators share credentials by a binding without showing them.
+    A user who creates a Shoot needs no such right: operators share credentials by a binding without showing them.
     """
     before, after = binding_of(old.to_wire()), binding_of(shoot.to_wire())
     if before is None or after is None or before == after:

@@ -67,7 +67,7 @@ class ProjectAccess:
 
 
 def _fixed(obj: Object) -> tuple[str, str, object]:
-    """What no update can change: a binding that refers to another role must be replaced."""
+    """Parts that no update can change: a binding that refers to another role must be replaced."""
     return obj["kind"], obj["metadata"]["name"], obj.get("roleRef")
 
 

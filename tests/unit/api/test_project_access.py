@@ -1,4 +1,4 @@
-"""Roles that follow from the members of a Project, and who may change members."""
+"""Roles that follow from the members of a Project, and the verb that a change of members needs."""
 
 from typing import Any
 

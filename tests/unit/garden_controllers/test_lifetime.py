@@ -103,7 +103,7 @@ async def test_a_shortened_quota_does_not_shorten_a_recorded_expiration(garden):
 
 
 async def test_a_refused_deletion_is_told_to_the_owner_by_an_event(garden):
-    """A Project may require that another user deletes a Shoot than the one who confirmed, here the controller."""
+    """A Project may require two users for a deletion, and this controller confirms the deletion."""
     furnish(garden, 14, age=15)
     garden.api.answer = lambda request: (
         refuse(403, "Forbidden", "another user must delete it") if request.method == "DELETE" else None
