@@ -33,7 +33,7 @@ class Default(ApiModel):
 
 
 class Decision(ApiModel):
-    """What the garden would make of one object."""
+    """Decision of the garden about one object."""
 
     kind: str
     namespace: str
