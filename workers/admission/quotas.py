@@ -16,6 +16,7 @@ from typing import Any
 from api import resources
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.credentials import Credentials, binding_of
+from api.decisions.profiles import profile_of
 from api.decisions.quota import (
     Amounts,
     Bound,
@@ -240,14 +241,8 @@ async def _bound(indexes: Mapping[Resource, Index], value: str, garden: Garden) 
 
 
 async def _profile_of(shoot: ObjectView, garden: Garden) -> ObjectView | None:
-    """Spec of a Shoot's CloudProfile; of a NamespacedCloudProfile: the spec that is merged with its parent's."""
-    spec = shoot["spec"]
-    reference = spec.get("cloudProfile") or {"kind": "CloudProfile", "name": spec.get("cloudProfileName")}
-    if reference.get("kind", "CloudProfile") == "CloudProfile":
-        found = await garden.find(resources.CLOUD_PROFILE, reference["name"])
-        return found["spec"] if found else None
-    found = await garden.find(resources.NAMESPACED_CLOUD_PROFILE, reference["name"], shoot["metadata"]["namespace"])
-    return ((found or {}).get("status") or {}).get("cloudProfileSpec")
+    found = await profile_of(shoot, garden.find)
+    return found["spec"] if found else None
 
 
 def _generation(old: Object | None) -> int:

@@ -171,16 +171,20 @@ async def test_a_shoot_that_is_being_deleted_counts(client, limited):
     assert "cpu: 10 used" in await refusal(client, shoot())
 
 
-async def test_a_namespaced_profile_is_counted_by_its_merged_spec(limited):
+async def test_a_namespaced_profile_is_counted_with_its_parent_and_not_by_its_status(limited):
+    """A controller writes the status later; until then it may hold anything."""
     profile = {
         "apiVersion": "core.gardener.cloud/v1beta1",
         "kind": "NamespacedCloudProfile",
         "metadata": {"name": "own", "namespace": "garden-local"},
-        "status": {"cloudProfileSpec": PROFILE["spec"]},
+        "spec": {"parent": {"kind": "CloudProfile", "name": PROFILE["metadata"]["name"]}},
+        "status": {"cloudProfileSpec": {"machineTypes": []}},
     }
     limited.objects.append(profile)
     written = shoot(cloudProfile={"kind": "NamespacedCloudProfile", "name": "own"})
-    assert await quotas._profile_of(written, limited) == PROFILE["spec"]
+    found = await quotas._profile_of(written, limited)
+    assert found is not None
+    assert found["machineTypes"] == PROFILE["spec"]["machineTypes"]
 
 
 async def test_a_quota_that_is_gone_lets_nothing_grow(client, limited):
