@@ -62,7 +62,7 @@ def _down(job: str) -> str:
 def _refuses_file(of: str) -> str:
     """Expression that holds while the API server's last attempt to read a changed file of logins has failed."""
     time = f"apiserver_{of}_config_controller_automatic_reload_last_timestamp_seconds"
-    failure, success = (f'{time}{{status="{status}"}}' for status in ("failure", "success"))
+    failure, success = (f'{time}{{job="{apiserver.NAME}",status="{status}"}}' for status in ("failure", "success"))
     return f"{failure} unless ignoring (status) ({success} > ignoring (status) {failure})"
 
 

@@ -50,7 +50,7 @@ class Cache:
 class World:
     def __init__(self):
         self.seed = MemoryCluster()
-        self.shoot: dict[str, Any] = {"spec": {"provider": {"workers": [{}]}}}
+        self.shoot: dict[str, Any] = {"spec": {"kubernetes": {}, "provider": {"workers": [{}]}}}
         self.seed_spec = {"backup": {"provider": "local"}}
         caches = SimpleNamespace(of=lambda _: Cache(self.seed))
         clusters = SimpleNamespace(seed=self.seed, seed_caches=caches, cluster=self._cluster)
@@ -102,7 +102,7 @@ async def test_a_later_operation_does_not_write_unchanged_etcds(world):
     assert world.etcd("main")["metadata"]["annotations"]["gardener.cloud/timestamp"] == TRIGGER
 
     world.etcd("main")["status"]["ready"] = False
-    world.shoot = {"spec": {"provider": {"workers": [{}]}, "maintenance": {"timeWindow": {"begin": "000000+0000"}}}}
+    world.shoot["spec"]["maintenance"] = {"timeWindow": {"begin": "000000+0000"}}
     await world.activities.deploy_etcds(later)
     assert world.etcd("main")["metadata"]["annotations"]["gardener.cloud/timestamp"] == later.trigger
 
@@ -159,7 +159,10 @@ async def test_a_hibernated_shoot_has_no_members_and_an_available_one_three(worl
     await world.activities.deploy_etcds(TASK)
     assert world.etcd("main")["spec"]["replicas"] == 0
 
-    world.shoot["spec"] = {"controlPlane": {"highAvailability": {"failureTolerance": {"type": "node"}}}}
+    world.shoot["spec"] = {
+        "kubernetes": {},
+        "controlPlane": {"highAvailability": {"failureTolerance": {"type": "node"}}},
+    }
     await world.activities.deploy_etcds(TASK.model_copy(update={"trigger": "later"}))
     assert world.etcd("main")["spec"]["replicas"] == 3
     assert "peerUrlTls" in world.etcd("main")["spec"]["etcd"]
