@@ -13,5 +13,14 @@ def micro_timestamp(time: datetime | None = None) -> str:
     return _written(time, "microseconds")
 
 
+def parsed(text: str) -> datetime | None:
+    """Parse a time with a zone; None if the text is not such a time."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
+
+
 def _written(time: datetime | None, timespec: str) -> str:
     return (time or datetime.now(UTC)).astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")

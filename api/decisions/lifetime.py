@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from api import constants
+from api.times import parsed
 
 
 def lifetime(quotas: Iterable[Mapping[str, Any]]) -> timedelta | None:
@@ -21,12 +22,3 @@ def expiration(shoot: Mapping[str, Any], allowed: timedelta) -> datetime:
     metadata = shoot["metadata"]
     text = (metadata.get("annotations") or {}).get(constants.SHOOT_EXPIRATION_TIMESTAMP, "")
     return parsed(text) or datetime.fromisoformat(metadata["creationTimestamp"]) + allowed
-
-
-def parsed(text: str) -> datetime | None:
-    """Parse a time with a zone; None if the text is not such a time."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

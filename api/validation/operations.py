@@ -8,12 +8,12 @@ from api import constants
 from api.contracts.repair import ANNOTATIONS, faults
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.shoot import Shoot
-from api.decisions.lifetime import parsed
 from api.decisions.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
 from api.defaulting.project import subject_of
 from api.errors import ErrorCode
 from api.labels import is_true, matches
 from api.meta import KubeObject
+from api.times import parsed
 from api.validation.field import Faults, Path
 from api.validation.rotation import rotation_faults
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from api import constants, resources
 from api.decisions.credentials import BINDINGS, Binding, binding_of
-from api.decisions.lifetime import expiration, lifetime, parsed
+from api.decisions.lifetime import expiration, lifetime
 from api.decisions.quota import Bound, QuotaKey, effective, is_for_project
-from api.times import timestamp
+from api.times import parsed, timestamp
 from kube.cache import Caches, Key, Values
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
