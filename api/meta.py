@@ -6,11 +6,14 @@ its default the API server's default, its markers the list type and immutability
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from api.durations import parse_duration
+from api.times import parse_time
 
 _WORDS = "API CA CFS CIDR CIDRs CPU CRI DNS FS GC GRPC ID IDs IP IPv6 OCI OOM PD QPS SSH TCP TLS TTL UID URL URLs"
 _ACRONYMS = {word.lower(): word for word in _WORDS.split()}
@@ -55,10 +58,24 @@ Quantity = Annotated[
         }
     ),
 ]
-Duration = Annotated[str, Field(pattern=r"^-?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$")]
-"""Go duration, for example ``30m`` or ``1h30m``."""
-Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-"""RFC 3339; a string, so that reading and writing an object does not reformat it."""
+
+
+def _of(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """A validator that keeps the text, if it can be parsed."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return check
+
+
+Duration = Annotated[
+    str, Field(pattern=r"^-?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$"), AfterValidator(_of(parse_duration))
+]
+"""Go duration, for example ``30m`` or ``1h30m``; at most 290 years."""
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}), AfterValidator(_of(parse_time))]
+"""RFC 3339, as the API server checks it; a string, so that reading and writing an object does not reformat it."""
 Bytes = Annotated[str, Field(json_schema_extra={"format": "byte"})]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 

@@ -16,10 +16,17 @@ def micro_timestamp(time: datetime | None = None) -> str:
 def parsed(text: str) -> datetime | None:
     """Parse a time with a zone; None if the text is not such a time."""
     try:
-        time = datetime.fromisoformat(text)
+        return parse_time(text)
     except ValueError:
         return None
-    return time if time.tzinfo is not None else None
+
+
+def parse_time(text: str) -> datetime:
+    """A time with a zone. Raises ValueError."""
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return time
 
 
 def _written(time: datetime | None, timespec: str) -> str:

@@ -10,7 +10,6 @@ from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile, NamespacedMachineImage
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.profiles import is_override, merged
-from api.times import parsed
 from api.validation.certificates import check_ca_bundle
 from api.validation.field import Faults, Path
 from api.validation.garden import check_cloud_profile, check_cloud_profile_change
@@ -104,13 +103,8 @@ def _check_override(version: ExpirableVersion, path: Path, now: datetime, faults
             faults.forbidden(path / name, "a project can only change expirationDate of a version of the parent")
     if version.expiration_date is None:
         faults.required(path / "expirationDate", "must say when the version expires for this project")
-    elif not _is_later(version.expiration_date, now):
-        faults.invalid(path / "expirationDate", version.expiration_date, "must be a time in the future")
-
-
-def _is_later(text: str, now: datetime) -> bool:
-    time = parsed(text)
-    return time is not None and time > now
+    elif datetime.fromisoformat(version.expiration_date) <= now:
+        faults.invalid(path / "expirationDate", version.expiration_date, "must be in the future")
 
 
 def _check_images(
@@ -150,8 +144,8 @@ def _check_image(
         elif not each.architectures and not each.capability_flavors:
             detail = f"the parent has no {image.name} {each.version}: a new version must name its architectures"
             faults.required(here / "architectures", detail)
-        elif each.expiration_date and not _is_later(each.expiration_date, now):
-            faults.invalid(here / "expirationDate", each.expiration_date, "must be a time in the future")
+        elif each.expiration_date and datetime.fromisoformat(each.expiration_date) <= now:
+            faults.invalid(here / "expirationDate", each.expiration_date, "must be in the future")
 
 
 def check_namespaced_profile_change(

@@ -103,7 +103,7 @@ def test_certificates_are_added_and_settings_replaced():
         (
             "spec.kubernetes",
             {"versions": [{"version": "1.36.3", "expirationDate": "2026-11-21T12:00:00Z"}]},
-            "must be a time in the future",
+            "must be in the future",
         ),
         (
             "spec.kubernetes",

@@ -2,12 +2,16 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from api.core.v1beta1.shoot import Shoot
 from api.durations import parse_duration
 from api.labels import is_true
 from api.quantities import parse_quantity
+from tests.unit.api.shoots import changed, complete
 
 
 @pytest.mark.parametrize(
@@ -71,3 +75,16 @@ def test_annotation_is_true_as_for_gos_parse_bool(text):
 def test_annotation_with_another_text_is_not_true(text):
     """A force-deletion that one component reads as confirmed and another one not would stop half way."""
     assert not is_true(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("spec.provider.workers.0.machineControllerManager", {"machineDrainTimeout": "9999999h"}, "290 years"),
+        ("metadata.creationTimestamp", "2026-11-25T12:00:00", "has no time zone"),
+        ("metadata.creationTimestamp", "::/0", "Invalid isoformat string"),
+    ],
+)
+def test_a_model_is_as_strict_as_the_schema_about_times_and_durations(path: str, value: Any, fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        Shoot.of(changed(complete().to_wire(), path, value))
