@@ -473,7 +473,8 @@ def _bootstrap_kubeconfig(node: NodeConfig) -> str:
 
 
 def _thresholds(defaults: Mapping[str, str], wanted: Mapping[str, str] | None) -> dict[str, str]:
-    changed = {_EVICTION_SIGNALS[name]: value for name, value in (wanted or {}).items() if value is not None}
+    given = wanted or {}
+    changed = {signal: given[name] for name, signal in _EVICTION_SIGNALS.items() if given.get(name) is not None}
     return {**defaults, **changed}
 
 
