@@ -1,13 +1,21 @@
-"""Conditions and checksum on which the resource manager and the writers of ManagedResources must agree."""
+"""Keys, conditions and checksum on which the resource manager and the writers of ManagedResources must agree."""
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 CONDITION_APPLIED = "ResourcesApplied"
 CONDITION_HEALTHY = "ResourcesHealthy"
 CONDITION_PROGRESSING = "ResourcesProgressing"
+
+
+def data_key(item: Mapping[str, Any]) -> str:
+    """Key of a manifest in its Secret, for example ``deployment__kube-system__coredns.yaml``."""
+    metadata = item["metadata"]
+    name = f"{item['kind'].lower()}__{metadata.get('namespace', '')}__{metadata['name']}"
+    return re.sub(r"[^-._a-zA-Z0-9]", "_", name) + ".yaml"
 
 
 def secrets_checksum(secrets: Iterable[Mapping[str, Any]]) -> str:

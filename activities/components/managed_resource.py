@@ -2,10 +2,10 @@
 
 import base64
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from activities.managed_resources import data_key
 from api.constants import SHOOT_NO_CLEANUP
 from api.resources import MANAGED_RESOURCE, SECRET, Resource
 
@@ -30,7 +30,7 @@ def managed_resource(
     """
     secret_name = _secret_name(name)
     common = {ORIGIN_LABEL: ORIGIN, **(labels or {})}
-    data = {_key(item): base64.b64encode(_canonical(item)).decode() for item in objects}
+    data = {data_key(item): base64.b64encode(_canonical(item)).decode() for item in objects}
     return [
         {
             "apiVersion": "v1",
@@ -76,13 +76,6 @@ def managed_resource_parts(name: str) -> list[tuple[Resource, str]]:
 
 def _secret_name(name: str) -> str:
     return f"managedresource-{name}"
-
-
-def _key(item: Mapping[str, Any]) -> str:
-    """``deployment__kube-system__coredns.yaml``: one data key per object, readable and stable."""
-    metadata = item["metadata"]
-    name = f"{item['kind'].lower()}__{metadata.get('namespace', '')}__{metadata['name']}"
-    return re.sub(r"[^-._a-zA-Z0-9]", "_", name) + ".yaml"
 
 
 def _canonical(item: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from activities.extension.actuator import delete_quietly
+from activities.managed_resources import data_key
 from api.resources import MANAGED_RESOURCE, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -19,12 +20,7 @@ async def apply_managed_resource(
     ``manager``: name of the extension. It is the field manager, and label ``origin``, which distinguishes the
     ManagedResources of extensions from Gardener's own.
     """
-    data = {
-        f"{each['kind'].lower()}-{each['metadata']['name']}.yaml": base64.b64encode(
-            json.dumps(each, sort_keys=True).encode()
-        ).decode()
-        for each in objects
-    }
+    data = {data_key(each): base64.b64encode(json.dumps(each, sort_keys=True).encode()).decode() for each in objects}
     metadata = {"namespace": namespace, "labels": {"origin": manager}}
     await seed.apply(
         {

@@ -7,6 +7,7 @@ apply (by three-way merge per manager; lists are replaced whole). It can be told
 import asyncio
 import copy
 import json
+import re
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,10 @@ from kube.client import KubeClient
 Object = dict[str, Any]
 Place = tuple[str, str | None, str]
 """Collection path without namespace (``/api/v1/secrets``), namespace, name."""
+
+
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+"""Keys of Secrets and ConfigMaps."""
 
 
 class ApiServer:
@@ -241,6 +246,8 @@ class ApiServer:
         if live is None:
             if not apply:
                 return refuse(404, "NotFound", f'"{place[2]}" not found')
+            if faulty := [key for key in body.get("data") or {} if not _DATA_KEY.fullmatch(key)]:
+                return refuse(422, "Invalid", f"a valid config key must consist of other characters: {faulty}")
             self._applied[place, request.query["fieldManager"]] = body
             made = _owning(copy.deepcopy(body), body, request.query["fieldManager"])
             return web.json_response(self._store(place, made), status=201)
