@@ -172,8 +172,7 @@ class _Up:
             await garden.deploy_kinds(self._plan, unrestricted_gardenlets=not started)
         await self._temporal_serves.wait()
         ours = workers.of_garden(self._plan)
-        # The landscape's UI and commands need the codec server, also if the workers run elsewhere.
-        await self._start_ours([each for each in ours if started or each.spec.name == workers.CODEC_SERVER])
+        await self._start_ours([each for each in ours if started or each.spec.name in workers.OF_THE_LANDSCAPE])
         with self._progress.step("garden: cloud profile, project and credentials"):
             await self._cloud_serves.wait()
             await garden.deploy(self._plan, await garden.cloud_account(self._plan))

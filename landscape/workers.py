@@ -30,8 +30,9 @@ Config = dict[str, Any]
 PROVIDER_LOCAL_NAMESPACE = "extension-provider-local"
 """Namespace of the extension in each seed."""
 
-CODEC_SERVER = "garden/codec-server"
-"""Name of the process that decrypts histories for the UI and the commands."""
+_SUBRESOURCES = ("subresources-1", "subresources-2")
+OF_THE_LANDSCAPE = ("garden/codec-server", *(f"garden/{name}" for name in _SUBRESOURCES))
+"""Processes that the landscape needs in any case: for its UI and commands, and behind its front door."""
 
 _TOKEN_VALIDITY = timedelta(days=365)
 """As long as that of the landscape's certificates; each ``up`` makes a new token."""
@@ -50,7 +51,7 @@ class Ours:
 
 def of_garden(plan: Plan) -> list[Ours]:
     """Write the configurations of the garden's processes; returns the processes to start."""
-    replicas = [(f"subresources-{number}", _subresources(plan, number)) for number in (1, 2)]
+    replicas = [(name, _subresources(plan, number)) for number, name in enumerate(_SUBRESOURCES, start=1)]
     return [
         *(_spec(plan, f"garden/{worker}", worker, made(plan), plan.garden.netns) for worker, made in _GARDEN.items()),
         *(_spec(plan, f"garden/{name}", "subresources", config, plan.garden.netns) for name, config in replicas),

@@ -20,7 +20,7 @@ from tests.landscape import https
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import CREATION, NAMESPACE, Shoot, eventually, refused
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/shoot_oidc_service"
 SEED, TYPE, AUDIENCE = "seed-1", "shoot-oidc-service", "cluster"
