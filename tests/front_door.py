@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from landscape.pki import Authority, KeyPair
+from tests.api_servers import free_port
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import free_port
 from workers import front_door
 from workers.front_door import FrontDoorConfig
 

@@ -9,9 +9,7 @@ import base64
 import contextlib
 import functools
 import json
-import socket
 import ssl
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -29,18 +27,17 @@ from activities.secrets.crypto import KeyAlgorithm, KeyPair
 from api import resources
 from api.access import SUBRESOURCE_SERVERS, access, rule
 from api.crds import crds
-from api.images import ETCD_VERSION
 from kube.client import KubeClient
 from kube.errors import ApiError
 from landscape import pki
-from landscape.binaries import KUBERNETES_VERSION
+from tests import api_servers
+from tests.api_servers import free_port, running
 from tests.unit.api.shoots import SHOOT
 from tests.unit.kube.waiting import until
 from workers.subresources.process import SubresourcesConfig, serving
 
 Object = dict[str, Any]
 
-CACHED = Path("~/.cache/gardener/landscape/bin").expanduser()
 NAMESPACE, OTHER_NAMESPACE = "garden-local", "garden-other"
 ALICE, VICTOR, STRANGER, OPERATOR = "alice", "victor", "stranger", "operator"
 """Project admin, project viewer and outsider of garden-local; operator of the garden."""
@@ -54,33 +51,15 @@ ADDRESSES = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        port: int = opened.getsockname()[1]
-        return port
-
-
 @contextmanager
 def api_server() -> Iterator["ApiServer"]:
     """An etcd and an API server with the garden's kinds and roles, and the rights of this module's people."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         made = ApiServer(Path(directory))
         for command in made.commands():
-            stack.enter_context(_process(made.directory, *command))
+            stack.enter_context(running(made.directory, *command))
         asyncio.run(made.prepare())
         yield made
-
-
-@contextmanager
-def _process(directory: Path, *command: str) -> Iterator[None]:
-    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
-        try:
-            yield
-        finally:
-            started.kill()
-            started.wait()
 
 
 def new_authority(name: str) -> KeyPair:
@@ -105,21 +84,11 @@ class ApiServer:
         return (self.directory / "certs/apiserver.crt").read_text()
 
     def commands(self) -> tuple[list[str], list[str]]:
-        etcd, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        (self.directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
         (self.directory / "clients.crt").write_bytes(self.client_authority.certificate)
         users = [("admin", "system:masters"), (SERVER, SUBRESOURCE_SERVERS), (ALICE, "staff"), (ROBOT, "")]
-        (self.directory / "tokens.csv").write_text("".join(f'{name},{name},,"{group}"\n' for name, group in users))
-        store = [str(CACHED / f"etcd-{ETCD_VERSION}" / "etcd"), "--data-dir", "data", "--name", "one", "--log-level",
-                 "error", "--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", peer,
-                 "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"]  # fmt: skip
-        server = [str(CACHED / f"kubernetes-{KUBERNETES_VERSION}" / "kube-apiserver"), "--etcd-servers", etcd,
-                  "--secure-port", str(self.port), "--bind-address", "127.0.0.1", "--cert-dir", "certs",
-                  "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
-                  "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-                  "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC",
-                  "--client-ca-file", "clients.crt"]  # fmt: skip
-        return store, server
+        tokens = "".join(f'{name},{name},,"{group}"\n' for name, group in users)
+        flags = ("--authorization-mode", "RBAC", "--client-ca-file", "clients.crt")
+        return api_servers.commands(self.directory, self.port, tokens, *flags)
 
     def client(self, token: str = "admin") -> KubeClient:
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}

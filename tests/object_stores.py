@@ -19,6 +19,7 @@ from temporalio.exceptions import ApplicationError
 from activities.provider_local.accounts import Account, User, path_of, rights_below
 from landscape import binaries
 from landscape.progress import Progress
+from tests.api_servers import free_port
 
 KEY, SECRET = "administrator", "SENTINEL-secret-of-the-administrator"
 _START_SECONDS = 60.0
@@ -136,12 +137,6 @@ def seaweedfs(directory: Path, limited: Mapping[str, str]) -> Iterator[tuple[Obj
 
 def _identity(key: str, secret: str, *actions: str) -> dict[str, object]:
     return {"name": key, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": list(actions)}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from api.core.v1beta1.cloud_profile import (
     MachineImageVersion,
     MachineType,
 )
+from api.times import parse_time
 
 V = TypeVar("V", bound=ExpirableVersion)
 
@@ -114,7 +115,7 @@ def minors_between(lower: str, upper: str) -> int | None:
 def stage(version: ExpirableVersion, now: datetime) -> Classification:
     """Lifecycle stage of a version; an unclassified one counts as supported."""
     if version.lifecycle:
-        begun = [each for each in version.lifecycle if each.start_time is None or _time(each.start_time) <= now]
+        begun = [each for each in version.lifecycle if each.start_time is None or parse_time(each.start_time) <= now]
         return begun[-1].classification if begun else "unavailable"
     expires = expiration(version)
     if expires and expires <= now:
@@ -126,8 +127,8 @@ def expiration(version: ExpirableVersion) -> datetime | None:
     """Expiration time of a version, past or future; None if it has none."""
     if version.lifecycle:
         ends = [each.start_time for each in version.lifecycle if each.classification == "expired" and each.start_time]
-        return _time(ends[0]) if ends else None
-    return _time(version.expiration_date) if version.expiration_date else None
+        return parse_time(ends[0]) if ends else None
+    return parse_time(version.expiration_date) if version.expiration_date else None
 
 
 def current_stages(profile: CloudProfile, now: datetime) -> dict[str, Any]:
@@ -149,11 +150,7 @@ def next_stage(profile: CloudProfile, now: datetime) -> datetime | None:
     versions = [*profile.spec.kubernetes.versions, *(v for i in profile.spec.machine_images for v in i.versions)]
     starts = [each.start_time for version in versions for each in version.lifecycle or () if each.start_time]
     starts += [each.expiration_date for each in versions if each.expiration_date]
-    return min((time for time in map(_time, starts) if time > now), default=None)
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    return min((time for time in map(parse_time, starts) if time > now), default=None)
 
 
 def find(versions: Iterable[V], wanted: str) -> V | None:

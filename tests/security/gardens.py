@@ -23,8 +23,9 @@ from api.resources import Resource
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Invalid
+from tests import api_servers
+from tests.api_servers import API_SERVER, free_port, process
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
 from workers.admission.app import application
 from workers.admission.process import CachedGarden
 from workers.controller_manager.project import run_project_controller
@@ -77,32 +78,23 @@ def person(name: str, *roles: str, kind: str = "User") -> Object:
 
 @contextlib.asynccontextmanager
 async def real_garden(directory: Path, *users: str) -> AsyncIterator[RealGarden]:
-    etcd, peer, port = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", free_port()
-    now = datetime.now(UTC)
-    (directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
+    port, now = free_port(), datetime.now(UTC)
     groups = {ADMIN: "system:masters", PROCESS: OPERATORS}
     tokens = [f'{each},{each},{number},"{groups.get(each, "")}"' for number, each in enumerate((*groups, *users))]
-    (directory / "tokens.csv").write_text("\n".join(tokens) + "\n")
+    servers = api_servers.commands(directory, port, "\n".join(tokens) + "\n", "--authorization-mode", "RBAC")
     (directory / "admin.kubeconfig").write_text(json.dumps(_kubeconfig(port, ADMIN)))
     authority = crypto.self_signed_ca("test", now=now, **_CRYPTO)
     shown = crypto.signed("admission", ca=authority, usage=Usage.SERVER, ip_addresses=["127.0.0.1"], now=now, **_CRYPTO)
     (directory / "ca.crt").write_bytes(authority.certificate)
     (directory / "admission.crt").write_bytes(shown.certificate)
     (directory / "admission.key").write_bytes(shown.key)
-    store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"one={peer}")  # fmt: skip
-    server = (API_SERVER, "--etcd-servers", etcd, "--secure-port", port, "--bind-address", "127.0.0.1",
-              "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
-              "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-              "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC")  # fmt: skip
     controllers = (_KUBE_CONTROLLER_MANAGER, "--kubeconfig", "admin.kubeconfig", "--leader-elect=false",
                    "--authentication-kubeconfig", "admin.kubeconfig", "--authorization-kubeconfig", "admin.kubeconfig",
                    "--controllers", "clusterrole-aggregation-controller,namespace-controller",
                    "--bind-address", "127.0.0.1", "--secure-port", free_port(), "--cert-dir", "certs")  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
-        for command in (store, server):
-            await stack.enter_async_context(process(directory, *map(str, command)))
+        for command in servers:
+            await stack.enter_async_context(process(directory, *command))
         clients = {each: KubeClient.from_kubeconfig(_kubeconfig(port, each)) for each in (*groups, *users)}
         for each in clients.values():
             await stack.enter_async_context(each)

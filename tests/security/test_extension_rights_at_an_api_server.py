@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm
 from activities.seed.extension_access import ExtensionAccess, shared_by_seed
 from api import resources
 from api.constants import EXTENSION_ROLE
@@ -20,8 +18,9 @@ from api.policies import managed_resource_classes
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden
+from tests import api_servers
+from tests.api_servers import free_port, process
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
 from tests.unit.seed.test_extension_access import registration
 from workers.provider_local.access import NAME, access
 
@@ -104,17 +103,10 @@ def managed_resource(namespace: str, **spec: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def seed(tmp_path: Path) -> AsyncIterator[Seed]:
-    etcd, peer, port = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", free_port()
-    (tmp_path / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-    (tmp_path / "tokens.csv").write_text(f"a,admin,1,system:masters\ne,{ACCOUNT},2\n")
-    store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"one={peer}")  # fmt: skip
-    server = (API_SERVER, "--etcd-servers", etcd, "--secure-port", port, "--bind-address", "127.0.0.1",
-              "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
-              "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-              "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC")  # fmt: skip
-    started = (process(tmp_path, *map(str, command)) for command in (store, server))
+    port = free_port()
+    tokens = f"a,admin,1,system:masters\ne,{ACCOUNT},2\n"
+    commands = api_servers.commands(tmp_path, port, tokens, "--authorization-mode", "RBAC")
+    started = (process(tmp_path, *command) for command in commands)
     async with next(started), next(started), _client(port, "a") as admin, _client(port, "e") as extension:
         await until(functools.partial(_ready, admin), 60)
         seed = Seed(admin, extension)

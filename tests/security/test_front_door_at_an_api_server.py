@@ -8,9 +8,7 @@ import contextlib
 import functools
 import json
 import ssl
-import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +20,9 @@ from kube.errors import ApiError
 from landscape import pki
 from landscape.pki import KeyPair
 from tests import front_door
+from tests.api_servers import API_SERVER, etcd_command, free_port, running
 from tests.front_door import API_SERVER_NAME, Door, certificate, common_name, organization, read_message, request
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port
 
 pytestmark = [
     pytest.mark.binaries,
@@ -84,7 +82,7 @@ async def _serves(garden: Garden) -> None:
 def api_server(door: Door) -> Iterator[None]:
     """An etcd and an API server behind the door, with the flags that docs/operations/front-door.md asks for."""
     directory = door.directory
-    etcd, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    etcd = f"http://127.0.0.1:{free_port()}"
     serving = door.ca.issue("kube-apiserver", "kube-apiserver", names=[API_SERVER_NAME, "localhost", "127.0.0.1"])
     service_account = pki.service_account_key(directory)
     (directory / "tokens.csv").write_text(f"{ADMIN},admin,1,system:masters\n{BOB},bob,2,dev\n")
@@ -94,9 +92,6 @@ def api_server(door: Door) -> Iterator[None]:
             {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
         )
     )
-    store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"one={peer}")  # fmt: skip
     server = (API_SERVER, "--etcd-servers", etcd, "--secure-port", door.api_server_port,
               "--bind-address", "127.0.0.1", "--tls-cert-file", serving.certificate,
               "--tls-private-key-file", serving.key, "--client-ca-file", door.ca.files.certificate,
@@ -111,20 +106,9 @@ def api_server(door: Door) -> Iterator[None]:
               "--audit-policy-file", "audit.json", "--audit-log-path", directory / "audit.log",
               "--audit-log-mode", "blocking")  # fmt: skip
     with contextlib.ExitStack() as stack:
-        for command in (store, server):
-            stack.enter_context(_process(directory, *map(str, command)))
+        for command in (etcd_command(etcd), server):
+            stack.enter_context(running(directory, *map(str, command)))
         yield
-
-
-@contextlib.contextmanager
-def _process(directory: Path, *command: str) -> Iterator[None]:
-    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
-    try:
-        yield
-    finally:
-        started.kill()
-        started.wait()
 
 
 async def _ready(client: KubeClient) -> bool:

@@ -14,6 +14,7 @@ from cryptography import x509
 
 from landscape import pki
 from landscape.pki import KeyPair
+from tests.api_servers import free_port
 from tests.front_door import Answer, Door, certificate, common_name, organization, request
 from tests.garden_api_server import (
     ALICE,
@@ -23,7 +24,6 @@ from tests.garden_api_server import (
     ApiServer,
     Garden,
     api_server,
-    free_port,
     garden_of,
 )
 

@@ -19,7 +19,8 @@ from api import resources
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden
-from tests.garden_api_server import ALICE, NAMESPACE, OTHER_NAMESPACE, ApiServer, api_server, free_port
+from tests.api_servers import free_port
+from tests.garden_api_server import ALICE, NAMESPACE, OTHER_NAMESPACE, ApiServer, api_server
 from tests.unit.api.profiles import BIG, CHILD
 from tests.unit.api.shoots import PROFILE, PROJECT, changed
 from tests.unit.kube.waiting import until

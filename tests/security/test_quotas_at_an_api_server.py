@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -14,19 +13,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm
 from api import resources
 from api.access import OPERATORS, access, bound_role, rule
 from api.crds import crds
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden, Invalid
+from tests import api_servers
+from tests.api_servers import free_port, running
 from tests.unit.admission.webhooks import BINDING
 from tests.unit.api.shoots import PROFILE, REGISTRATION, SHOOT, changed
 from tests.unit.api.test_quota import quota
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port
 from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
 
@@ -45,12 +43,7 @@ class Garden:
     admission: int = field(default_factory=free_port)
     health: int = field(default_factory=free_port)
 
-    def commands(self) -> list[tuple[str, ...]]:
-        etcd, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        (self.directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-        (self.directory / "tokens.csv").write_text(
-            f'admin,admin,1,system:masters\noperator,operator,2,{OPERATORS}\nalice,alice,3,"members"\n'
-        )
+    def commands(self) -> tuple[list[str], list[str]]:
         (self.directory / "kubeconfig").write_text(json.dumps(self._kubeconfig("operator")))
         config = {
             "gardenClientConnection": {"kubeconfig": "kubeconfig"},
@@ -59,15 +52,8 @@ class Garden:
             "health": {"port": self.health},
         }
         (self.directory / "admission.json").write_text(json.dumps(config))
-        return [
-            (str(ETCD), "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"one={peer}"),
-            (str(API_SERVER), "--etcd-servers", etcd, "--secure-port", str(self.port), "--bind-address", "127.0.0.1",
-             "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
-             "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-             "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC"),
-        ]  # fmt: skip
+        tokens = f'admin,admin,1,system:masters\noperator,operator,2,{OPERATORS}\nalice,alice,3,"members"\n'
+        return api_servers.commands(self.directory, self.port, tokens, "--authorization-mode", "RBAC")
 
     def client(self, token: str) -> KubeClient:
         return KubeClient.from_kubeconfig(self._kubeconfig(token))
@@ -140,23 +126,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garden]:
     garden = Garden(tmp_path_factory.mktemp("garden"))
     with contextlib.ExitStack() as started:
         for command in garden.commands():
-            started.enter_context(_process(garden.directory, *command))
+            started.enter_context(running(garden.directory, *command))
         asyncio.run(garden.prepare())
         gardener = str(Path(sys.executable).parent / "gardener")
-        started.enter_context(_process(garden.directory, gardener, "worker", "admission", "--config", "admission.json"))
+        started.enter_context(running(garden.directory, gardener, "worker", "admission", "--config", "admission.json"))
         asyncio.run(garden.admits())
         yield garden
-
-
-@contextlib.contextmanager
-def _process(directory: Path, *command: str) -> Iterator[None]:
-    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
-        try:
-            yield
-        finally:
-            started.kill()
-            started.wait()
 
 
 class Tenant:

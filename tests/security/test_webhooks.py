@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, private_pem, self_signed_ca, signed
 from api.resources import SECRET
 from kube.client import load_certificate
+from tests.api_servers import free_port
 from tests.unit.api.shoots import SEED, changed
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
@@ -64,13 +64,6 @@ class Admission:
     async def ask(self, path: str, pair: KeyPair | None) -> int:
         async with self.client(pair) as client, client.post(self.urls[path], json={}) as answer:
             return answer.status
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def routes(admission: Callable[[], Admission], *paths: str) -> web.Application:

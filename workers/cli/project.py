@@ -74,7 +74,7 @@ def add(
     subject = _subject_of(name, kind, namespace)
 
     def change(found: list[Member]) -> list[Member]:
-        known = next((each for each in found if _is(each, subject)), None)
+        known = _known(found, subject)
         wanted = [*_roles(known or {}), *(roles or (() if known else ("viewer",)))]
         first, *further = dict.fromkeys(wanted)
         made = {**(known or subject), "role": first, "roles": further}
@@ -101,7 +101,7 @@ def remove(
     subject = _subject_of(name, kind, namespace)
 
     def change(found: list[Member]) -> list[Member]:
-        known = next((each for each in found if _is(each, subject)), None)
+        known = _known(found, subject)
         if known is None:
             raise click.ClickException(f"{subject['kind']} {name} is no member of Project {project}")
         if missing := sorted(set(roles) - set(_roles(known))):
@@ -120,6 +120,10 @@ def _subject_of(name: str, kind: str, namespace: str | None) -> Member:
     if namespace is not None:
         return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     return {"kind": _KINDS[kind], "name": name, "apiGroup": _RBAC}
+
+
+def _known(found: list[Member], subject: Member) -> Member | None:
+    return next((each for each in found if _is(each, subject)), None)
 
 
 def _is(member: Member, subject: Member) -> bool:

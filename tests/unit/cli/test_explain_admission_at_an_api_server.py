@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm
 from api import resources
 from api.core.v1beta1.shoot import Shoot
 from api.crds import crd
 from kube.client import KubeClient
 from kube.errors import ApiError
+from tests import api_servers
+from tests.api_servers import free_port, process
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
 from workers.cli.explain_admission import Decision, decide
 
 pytestmark = [
@@ -56,16 +55,9 @@ BINDING = {
 
 @pytest.fixture
 async def garden(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    etcd, peer, port = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", free_port()
-    (tmp_path / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-    (tmp_path / "tokens.csv").write_text("a,admin,1,system:masters\n")
-    store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-             "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"one={peer}")  # fmt: skip
-    server = (API_SERVER, "--etcd-servers", etcd, "--secure-port", port, "--bind-address", "127.0.0.1",
-              "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer", "https://a.test",
-              "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-              "--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC")  # fmt: skip
+    port = free_port()
+    tokens = "a,admin,1,system:masters\n"
+    commands = api_servers.commands(tmp_path, port, tokens, "--authorization-mode", "RBAC")
     kubeconfig = {
         "current-context": "test",
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
@@ -74,7 +66,7 @@ async def garden(tmp_path: Path) -> AsyncIterator[KubeClient]:
         ],
         "users": [{"name": "test", "user": {"token": "a"}}],
     }
-    started = (process(tmp_path, *map(str, command)) for command in (store, server))
+    started = (process(tmp_path, *command) for command in commands)
     async with next(started), next(started), KubeClient.from_kubeconfig(kubeconfig) as client:
         await until(functools.partial(_ready, client), 60)
         for each in (crd(Shoot), POLICY, BINDING):

@@ -19,17 +19,15 @@ from aiohttp import web
 
 from activities.components import alerts, apiserver
 from activities.components.apiserver import AuthorizationWebhook
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm
 from api import resources
 from api.validation import logins
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden, Unauthorized
 from landscape.pki import Authority
-from tests import oidc
+from tests import api_servers, oidc
+from tests.api_servers import free_port, process
 from tests.unit.components.test_apiserver import deployment, flags, server
 from tests.unit.kube.waiting import until
-from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
 
 pytestmark = [
     pytest.mark.binaries,
@@ -98,24 +96,16 @@ class Cluster:
     async def running(self, **settings: Any) -> AsyncIterator["Cluster"]:
         made = apiserver.objects(server(**settings))
         self.files.mount(made)
-        etcd, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        (self.directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-        (self.directory / "tokens.csv").write_text("token-of-the-test,admin,1,system:masters\n")
         wanted = flags(made)
         own = {
             name: wanted[name].replace("/etc/kubernetes", str(self.files.directory))
             for name in wanted
             if name.startswith(("authentication-", "authorization-", "admission-control-", "enable-admission-"))
         }
-        store = (ETCD, "--data-dir", "data", "--name", "one", "--log-level", "error", "--listen-client-urls", etcd,
-                 "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                 "--initial-cluster", f"one={peer}")  # fmt: skip
-        command = (API_SERVER, "--etcd-servers", etcd, "--secure-port", str(self.port), "--bind-address", "127.0.0.1",
-                   "--cert-dir", "certs", "--token-auth-file", "tokens.csv", "--service-account-issuer",
-                   "https://a.test", "--service-account-key-file", "sa.key", "--service-account-signing-key-file",
-                   "sa.key", "--service-cluster-ip-range", "10.0.0.0/24", "--v", "2",
-                   *(f"--{name}={value}" for name, value in own.items()))  # fmt: skip
-        started = (process(self.directory, *map(str, each)) for each in (store, command))
+        tokens = "token-of-the-test,admin,1,system:masters\n"
+        own_flags = (f"--{name}={value}" for name, value in own.items())
+        commands = api_servers.commands(self.directory, self.port, tokens, "--v", "2", *own_flags)
+        started = (process(self.directory, *each) for each in commands)
         async with next(started), next(started), self.client("token-of-the-test") as admin:
             await until(lambda: _ready(admin), 90)
             self.pid = _pid(self.port)

@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from etcd.client import Compacted, EtcdClient, EtcdError, client_tls
 from etcd.delta import Change, DeltaWriter
 from etcd.store import open_store
 from kube.cache import Key
+from tests.api_servers import free_port
 from tests.object_stores import as_mounted
 from tests.unit.etcd.conftest import Bucket
 from tests.unit.kube.waiting import until
@@ -85,12 +85,6 @@ def tls_files(pki: Path) -> dict[str, Path]:
         "clientCertificate": pki / "client.crt",
         "clientKey": pki / "client.key",
     }
-
-
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return opened.getsockname()[1]
 
 
 class Member:

@@ -20,7 +20,8 @@ import pytest
 
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed
 from etcd.client import EtcdClient, EtcdError, client_tls
-from tests.unit.etcd.test_backup_and_restore import BINARIES, free_port
+from tests.api_servers import free_port
+from tests.unit.etcd.test_backup_and_restore import BINARIES
 
 pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), pytest.mark.timeout(60, func_only=True)]
 

@@ -16,8 +16,8 @@ from api.core.v1beta1.shoot import Shoot
 from api.kubernetes_versions import release
 from api.validation.shoot import check_shoot
 from landscape.binaries import KUBERNETES_VERSION, etcd, kubernetes
+from tests.api_servers import free_port, process
 from tests.unit.api.shoots import changed, complete
-from tests.unit.rotation.test_at_rest import free_port, process
 
 pytestmark = [
     pytest.mark.binaries,

@@ -21,11 +21,11 @@ from api.crds import crd
 from kube.client import load_certificate
 from kube.errors import ApiError
 from tests import oidc
+from tests.api_servers import free_port
 from tests.unit.components.test_logins import Cluster, authentication
 from tests.unit.components.test_logins import token as cluster_token
 from tests.unit.kube.waiting import until
 from tests.unit.oidc_service.conftest import connect, token
-from tests.unit.rotation.test_at_rest import free_port
 from workers.oidc_service import authenticator, manifests, provider_keys
 from workers.oidc_service.provider_keys import ProviderKeys
 

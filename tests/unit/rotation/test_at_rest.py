@@ -5,7 +5,6 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,9 @@ from activities.secrets.manager import Which
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot import rewriting, rotation
 from api import resources
-from api.images import ETCD_VERSION
 from kube.client import KubeClient
 from kube.errors import ApiError
-from landscape.binaries import KUBERNETES_VERSION
+from tests.api_servers import API_SERVER, etcd_command, free_port, process
 from tests.unit.rotation.conftest import NAMESPACE, TASK, World
 
 pytestmark = [
@@ -34,29 +32,8 @@ pytestmark = [
     pytest.mark.timeout(300, func_only=True),
 ]
 
-CACHED = Path("~/.cache/gardener/landscape/bin").expanduser()
-ETCD = CACHED / f"etcd-{ETCD_VERSION}" / "etcd"
-API_SERVER = CACHED / f"kubernetes-{KUBERNETES_VERSION}" / "kube-apiserver"
 KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
 NAMES = [f"s-{number:02}" for number in range(12)]
-
-
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        port: int = opened.getsockname()[1]
-        return port
-
-
-@contextlib.asynccontextmanager
-async def process(directory: Path, *command: str | Path) -> AsyncIterator[None]:
-    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
-        try:
-            yield
-        finally:
-            started.kill()
-            await started.wait()
 
 
 class Cluster:
@@ -86,21 +63,8 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Cluster"]:
-        peer = f"http://127.0.0.1:{free_port()}"
         async with (
-            process(
-                self.directory,
-                *(ETCD, "--data-dir", self.directory / "data", "--name", "one", "--log-level", "error"),
-                *("--listen-client-urls", self.etcd, "--advertise-client-urls", self.etcd),
-                *(
-                    "--listen-peer-urls",
-                    peer,
-                    "--initial-advertise-peer-urls",
-                    peer,
-                    "--initial-cluster",
-                    f"one={peer}",
-                ),
-            ),
+            process(self.directory, *etcd_command(self.etcd)),
             self.client,
         ):
             try:
