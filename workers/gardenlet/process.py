@@ -81,7 +81,7 @@ async def run(config_path: str) -> None:
                 clusters.seed,
                 config.leader_election,
                 "gardenlet",
-                SeedController(clusters, config.seed_config, config.identity).run(),
+                SeedController(clusters, config.seed_config, config.identity, config.resources).run(),
                 GardenAccessController(clusters, access).run(),
                 ExtensionAccessController(clusters).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),

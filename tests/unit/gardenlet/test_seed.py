@@ -12,7 +12,7 @@ from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet import seed as seed_module
-from workers.gardenlet.config import SeedConfig
+from workers.gardenlet.config import ResourcesConfig, SeedConfig
 from workers.gardenlet.seed import SeedController
 
 SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
@@ -58,7 +58,8 @@ async def start(garden: ApiServer) -> AsyncIterator[Callable[[], Running]]:
 
         def start() -> Running:
             clusters: Any = SimpleNamespace(garden=client, garden_caches=caches, seed_name=NAME)
-            tasks.append(asyncio.create_task(SeedController(clusters, CONFIG, "gardenlet").run()))
+            capacity = ResourcesConfig(capacity={"shoots": 100}, reserved={"shoots": "3"})
+            tasks.append(asyncio.create_task(SeedController(clusters, CONFIG, "gardenlet", capacity).run()))
             return Running(garden)
 
         yield start
@@ -126,3 +127,27 @@ async def test_a_gardenlet_that_was_cut_off_restores_its_ready_condition(
     gardenlet.garden.change(SEEDS, NAME, None, {"status": {"conditions": unknown}})
     await until(lambda: gardenlet.condition("GardenletReady")["status"] == "True")
     assert gardenlet.condition("ExtensionsReady")["status"] == "Unknown", "only what it knows"
+
+
+async def test_a_gardenlet_keeps_the_capacity_of_its_seed(
+    garden: ApiServer, start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource that the configuration does not name any more goes."""
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.05)
+    stale = {"capacity": {"volumes": "5"}, "allocatable": {"shoots": "7"}}
+    garden.put(SEEDS, {"metadata": {"name": NAME}, "spec": CONFIG.spec, "status": stale})
+    start()
+
+    def amounts() -> tuple[Any, Any]:
+        status = (garden.find(SEEDS, NAME) or {}).get("status") or {}
+        return status.get("capacity"), status.get("allocatable")
+
+    await until(lambda: amounts() == ({"shoots": 100}, {"shoots": "97"}))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "reserved"), [({}, {"shoots": 1}), ({"shoots": "1"}, {"shoots": "2"}), ({"shoots": "1"}, {"x": "1"})]
+)
+def test_a_gardenlet_reserves_only_what_it_has(capacity: dict[str, Any], reserved: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"more than resources\.capacity"):
+        ResourcesConfig(capacity=capacity, reserved=reserved)
