@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.secrets.crypto import KeyAlgorithm
 from activities.seed.retention import Retention
+from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_EXTENSIONS_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
 from api.meta import Quantity
 from api.model import ApiModel
 from api.quantities import parse_quantity
@@ -97,6 +98,17 @@ class ShootCareConfig(ApiModel):
     """Whether to change webhooks of Shoot owners that can keep their clusters from working."""
 
 
+class SeedCareConfig(ApiModel):
+    sync_period: timedelta = timedelta(seconds=30)
+    """Period of the checks. The seed is also checked when an object changes on which its conditions depend."""
+    condition_thresholds: tuple[ConditionThreshold, ...] = (
+        ConditionThreshold(type=SEED_SYSTEM_COMPONENTS_HEALTHY, duration=timedelta(minutes=1)),
+        ConditionThreshold(type=SEED_BACKUP_BUCKETS_READY, duration=timedelta(minutes=1)),
+        ConditionThreshold(type=SEED_EXTENSIONS_READY, duration=timedelta(minutes=1)),
+    )
+    """A condition without a threshold becomes False at once."""
+
+
 class WatchdogConfig(ApiModel):
     """Configuration of the dependency watchdog."""
 
@@ -181,6 +193,7 @@ class GardenletConfig(ApiModel):
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoot_care: ShootCareConfig = ShootCareConfig()
+    seed_care: SeedCareConfig = SeedCareConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     tracing: TracingConfig | None = None
     shoot_state: ShootStateConfig = ShootStateConfig()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
 from api.decisions.conditions import Operation, merge
 from api.meta import Quantity
 from api.times import micro_timestamp
+from kube import liveness
 from kube.cache import Key
 from kube.controller import Controller
 from kube.edit import patch_as_read
@@ -26,8 +28,11 @@ from workers.gardenlet.registration import MANAGER, register
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10
-"""Seconds between renewals. If the lease is not renewed for 40 s, GardenletReady becomes Unknown. Source:
-spec/api-core.md 12."""
+"""Seconds between renewals."""
+_ANSWER_SECONDS = 10
+"""Seconds within which a healthy API server answers."""
+LEASE_DURATION_SECONDS = 40
+"""Seconds after which GardenletReady becomes Unknown, if the lease is not renewed. Source: spec/api-core.md 12."""
 
 
 _NO_LIMITS = ResourcesConfig()
@@ -48,6 +53,7 @@ class SeedController:
         self._identity = identity
         self._seeds = own_seed(clusters)
         self._has_asked = False
+        self._seed_answered = time.monotonic()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -73,14 +79,29 @@ class SeedController:
             await patch_as_read(self._clusters.garden, resources.SEED, seed, patch)
         self._has_asked = True
 
+    def fault(self) -> str | None:
+        """Fault for the liveness of the process: the seed's API server has not been healthy for a whole lease.
+
+        A gardenlet that cannot reach the garden is alive: it still serves the etcds of its seed.
+        """
+        silent = time.monotonic() - self._seed_answered
+        if silent > LEASE_DURATION_SECONDS:
+            return f"the API server of the seed has not been healthy for {silent:.0f} s"
+        return None
+
     async def _keep_lease(self, seed: dict[str, Any]) -> None:
-        while True:
-            try:
-                await self._renew_lease(seed)
-                await self._keep_status(seed["metadata"]["name"])
-            except ApiError as error:
-                log.warning("renewing the seed's lease: %s", error)
-            await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
+        """Renew the Seed's lease while the API server of the seed is healthy. Without one, the seed hosts nothing."""
+        with liveness.running(self):
+            while True:
+                try:
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        await self._clusters.seed.request("GET", "/healthz")
+                    self._seed_answered = time.monotonic()
+                    await self._renew_lease(seed)
+                    await self._keep_status(seed["metadata"]["name"])
+                except (ApiError, TimeoutError) as error:
+                    log.warning("the seed's lease is not renewed: %s", error or "the seed's API server does not answer")
+                await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
 
     async def _keep_status(self, name: str) -> None:
         """Keep capacity and GardenletReady in the Seed's status.
@@ -109,7 +130,7 @@ class SeedController:
             },
             "spec": {
                 "holderIdentity": self._identity,
-                "leaseDurationSeconds": 40,
+                "leaseDurationSeconds": LEASE_DURATION_SECONDS,
                 "renewTime": micro_timestamp(),
             },
         }

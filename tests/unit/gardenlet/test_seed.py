@@ -6,8 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from kube import liveness
 from kube.cache import Caches
+from kube.errors import ApiError
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
@@ -24,8 +27,8 @@ CONFIG = SeedConfig(metadata={"name": NAME}, spec={"backup": {"provider": "local
 class Running:
     """A gardenlet's controller, and its garden."""
 
-    def __init__(self, garden: ApiServer) -> None:
-        self.garden = garden
+    def __init__(self, garden: ApiServer, controller: SeedController) -> None:
+        self.garden, self.controller = garden, controller
 
     @property
     def asked(self) -> str | None:
@@ -50,17 +53,35 @@ async def garden() -> AsyncIterator[ApiServer]:
         yield garden
 
 
+class SeedCluster:
+    """The seed's API server, of which the gardenlet asks the health alone."""
+
+    healthy = True
+
+    async def request(self, method: str, path: str) -> str:
+        assert (method, path) == ("GET", "/healthz")
+        if not self.healthy:
+            raise ApiError(500, "etcd failed", "GET /healthz")
+        return "ok"
+
+
 @pytest.fixture
-async def start(garden: ApiServer) -> AsyncIterator[Callable[[], Running]]:
+def seed_cluster() -> SeedCluster:
+    return SeedCluster()
+
+
+@pytest.fixture
+async def start(garden: ApiServer, seed_cluster: SeedCluster) -> AsyncIterator[Callable[[], Running]]:
     tasks: list[asyncio.Task[None]] = []
     async with garden.client() as client:
         caches = Caches(client)
 
         def start() -> Running:
-            clusters: Any = SimpleNamespace(garden=client, garden_caches=caches, seed_name=NAME)
+            clusters: Any = SimpleNamespace(garden=client, garden_caches=caches, seed=seed_cluster, seed_name=NAME)
             capacity = ResourcesConfig(capacity={"shoots": 100}, reserved={"shoots": "3"})
-            tasks.append(asyncio.create_task(SeedController(clusters, CONFIG, "gardenlet", capacity).run()))
-            return Running(garden)
+            controller = SeedController(clusters, CONFIG, "gardenlet", capacity)
+            tasks.append(asyncio.create_task(controller.run()))
+            return Running(garden, controller)
 
         yield start
         for each in tasks:
@@ -151,3 +172,32 @@ async def test_a_gardenlet_keeps_the_capacity_of_its_seed(
 def test_a_gardenlet_reserves_only_what_it_has(capacity: dict[str, Any], reserved: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"more than resources\.capacity"):
         ResourcesConfig(capacity=capacity, reserved=reserved)
+
+
+async def test_the_lease_is_renewed_only_while_the_seed_is_healthy(
+    start: Callable[[], Running], seed_cluster: SeedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the seed stays ill for a whole lease, the gardenlet's liveness fails until it is well again."""
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.05)
+    seed_cluster.healthy = False
+    gardenlet = start()
+    await until(lambda: gardenlet.asked == "reconcile")
+    monkeypatch.setattr(seed_module, "LEASE_DURATION_SECONDS", 0.2)
+    await until(lambda: "has not been healthy for" in (liveness.fault() or ""))
+    assert gardenlet.lease() is None
+
+    seed_cluster.healthy = True
+    await until(lambda: gardenlet.lease() and liveness.fault() is None)
+
+
+async def test_a_gardenlet_without_garden_is_alive(
+    garden: ApiServer, start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.02)
+    monkeypatch.setattr(seed_module, "LEASE_DURATION_SECONDS", 0.5)
+    gardenlet = start()
+    await until(gardenlet.lease)
+    garden.answer = lambda _: web.json_response({"kind": "Status", "message": "garden is away"}, status=503)
+    asked = gardenlet.controller._seed_answered
+    await until(lambda: gardenlet.controller._seed_answered > asked + 0.6)
+    assert gardenlet.controller.fault() is None
