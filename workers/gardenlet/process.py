@@ -16,6 +16,7 @@ from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog
+from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
@@ -90,6 +91,7 @@ async def run(config_path: str) -> None:
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
                 SeedCare(clusters, config.seed_care, config.shoot_care).run(),
+                ClusterStatusController(clusters).run(),
                 RemainsController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
