@@ -6,12 +6,16 @@ import logging
 from collections import Counter
 from typing import Any
 
+from pydantic import Field, NonNegativeInt
+
 from api import resources
+from api.constants import GARDEN_NAMESPACE
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.profiles import profile_of, profile_reference
 from api.decisions.scheduling import NoSeed, choose_seed
+from api.decisions.seed_ranking import REGION_CONFIG_SELECTOR, Ranking, Score, Strategy, distances_from
 from api.model import ApiModel
 from api.resources import Object, Resource
 from api.times import timestamp
@@ -31,8 +35,21 @@ _SCHEDULER = "default-scheduler"
 _PROFILES = (resources.CLOUD_PROFILE, resources.NAMESPACED_CLOUD_PROFILE)
 
 
+class ShootSchedulerConfig(ApiModel):
+    """Which seed the scheduler chooses among those that fit."""
+
+    candidate_determination_strategy: Strategy = Strategy.SAME_REGION
+    score_weights: dict[Score, NonNegativeInt] = Field(default_factory=dict)
+    """Weights of the scores of a seed; none: the seed with fewest Shoots comes first."""
+
+
+class SchedulersConfig(ApiModel):
+    shoot: ShootSchedulerConfig = ShootSchedulerConfig()
+
+
 class SchedulerConfig(ApiModel):
     garden_client_connection: ClientConnection
+    schedulers: SchedulersConfig = SchedulersConfig()
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
 
@@ -45,7 +62,7 @@ async def run(config_path: str) -> None:
     health = Health()
     health.ready = config.leader_election.leader_elect  # a replica that waits for the lease is ready, too
     runner = await health.serve(config.health)
-    scheduler = Scheduler(garden, caches)
+    scheduler = Scheduler(garden, caches, config.schedulers.shoot)
     try:
         await run_until_signal(run_as_leader(garden, config.leader_election, _NAME, scheduler.run(health)))
     finally:
@@ -54,27 +71,33 @@ async def run(config_path: str) -> None:
         await garden.close()
 
 
+_DEFAULTS = ShootSchedulerConfig()
+
+
 class Scheduler:
     """Schedules one Shoot at a time: each decision must see the result of the previous one."""
 
-    def __init__(self, garden: KubeClient, caches: Caches) -> None:
+    def __init__(self, garden: KubeClient, caches: Caches, config: ShootSchedulerConfig = _DEFAULTS) -> None:
         self._garden = garden
+        self._config = config
         self._shoots = caches.of(resources.SHOOT)
         self._seeds = caches.of(resources.SEED)
         self._profiles = {each: caches.of(each) for each in _PROFILES}
+        self._regions = caches.of(resources.CONFIG_MAP, GARDEN_NAMESPACE, REGION_CONFIG_SELECTOR)
         self._assumed: dict[str, str] = {}
         """Chosen seed by uid of a Shoot, until the cache holds the Shoot with its ``spec.seedName``."""
         self._controller = Controller("scheduler", self._schedule, workers=1, longest_delay=30)
 
     async def run(self, health: Health) -> None:
         """Run until cancelled."""
-        caches = (self._shoots, self._seeds, *self._profiles.values())
+        caches = (self._shoots, self._seeds, self._regions, *self._profiles.values())
         await asyncio.gather(*(each.synced() for each in caches))
         self._controller.watch(self._shoots, when=_asks_for_a_seed)
         # A pending Shoot may fit after a Seed or a cloud profile has changed.
         self._controller.watch(self._seeds, keys=lambda event: self._waiting() if _worth_a_look(event) else ())
         for each in self._profiles.values():
             self._controller.watch(each, keys=lambda _: self._waiting(), when=_is_spec_change)
+        self._controller.watch(self._regions, keys=lambda _: self._waiting())
         health.ready = True
         await self._controller.run()
 
@@ -91,7 +114,8 @@ class Scheduler:
             return
         try:
             shoot = Shoot.of(obj)
-            seed = choose_seed(shoot, await self._profile_of(obj), self._all_seeds(), self._placed())
+            profile = await self._profile_of(obj)
+            seed = choose_seed(shoot, profile, self._all_seeds(), self._placed(), self._ranking(shoot, profile))
         except NoSeed as error:
             await self._report_failure(obj, str(error))
             raise TryAgain(str(error)) from None
@@ -105,6 +129,15 @@ class Scheduler:
 
     async def _find_profile(self, kind: Resource, name: str, namespace: str | None) -> Object | None:
         return self._profiles[kind].get(name, namespace)
+
+    def _ranking(self, shoot: Shoot, profile: CloudProfile) -> Ranking:
+        """How seeds are compared for a Shoot. Distances that cannot be read do not count; the log names them."""
+        distances: dict[str, int] = {}
+        try:
+            distances = distances_from(self._regions.list(), profile.metadata.name, shoot.spec.region)
+        except ValueError as error:
+            log.error("the distances between regions are taken from their names: %s", error)
+        return Ranking(self._config.candidate_determination_strategy, self._config.score_weights, distances)
 
     def _all_seeds(self) -> list[Seed]:
         return [Seed.of(each) for each in self._seeds.list()]

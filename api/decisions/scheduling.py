@@ -3,55 +3,71 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from api.constants import EMERGENCY_STOP, PURPOSE_TESTING, SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.decisions.seed_ranking import Candidate, Ranking, Strategy, allocatable_shoots, best, nearest
 from api.defaulting.shoot import DEFAULT_PODS, DEFAULT_SERVICES, workerless
 from api.labels import condition_status, matches, overlapping
 from api.meta import SeedSelector
 
 ZONES_FOR_ZONE_FAILURES = 3
+SAME_REGION = Ranking()
+
+_NAMES_TOLD = 10
+"""Number of seeds that a message names for one requirement."""
 
 
 class NoSeed(Exception):
-    """No seed fits; the text names the first requirement that none of the remaining seeds meets."""
+    """No seed fits; the text gives the reason."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A seed and the number of its Shoots."""
+def choose_seed(
+    shoot: Shoot, profile: CloudProfile, seeds: Sequence[Seed], placed: Counter[str], ranking: Ranking = SAME_REGION
+) -> str:
+    """Name of the best seed among those that fit.
 
-    seed: Seed
-    shoots: int
-
-
-def choose_seed(shoot: Shoot, profile: CloudProfile, seeds: Sequence[Seed], placed: Counter[str]) -> str:
-    """Name of the seed with fewest Shoots among those that fit, by strategy SameRegion.
-
-    ``placed`` counts Shoots by seed. Raises NoSeed.
+    ``placed`` counts Shoots by seed. Raises NoSeed, which names for each seed the first requirement that it fails.
     """
     candidates = [Candidate(seed, placed[seed.metadata.name]) for seed in seeds]
     if not candidates:
         raise NoSeed("there are no seeds")
-    for requirement in _requirements(shoot, profile):
-        remaining = [each for each in candidates if requirement.fits(each)]
-        if not remaining:
-            names = ", ".join(sorted(each.seed.metadata.name for each in candidates))
-            raise NoSeed(f"none of the {len(candidates)} seeds ({names}) {requirement.text}")
-        candidates = remaining
-    best = min(candidates, key=lambda each: (_zone_rank(shoot, each.seed), each.shoots, each.seed.metadata.name))
-    return best.seed.metadata.name
+    failed: dict[str, list[str]] = {}
+    for requirement in _requirements(shoot, profile, ranking.strategy):
+        failing = [each.seed.metadata.name for each in candidates if not requirement.fits(each)]
+        if failing:
+            failed[requirement.text] = failing
+            candidates = [each for each in candidates if requirement.fits(each)]
+    if not candidates:
+        raise NoSeed(_refusals(failed, len(seeds)))
+    where = shoot.spec.provider.type, shoot.spec.region
+    candidates = nearest(candidates, *where, ranking)
+    rank = min(_zone_rank(shoot, each.seed) for each in candidates)
+    return best(
+        [each for each in candidates if _zone_rank(shoot, each.seed) == rank], *where, ranking
+    ).seed.metadata.name
+
+
+def _refusals(failed: Mapping[str, Sequence[str]], seeds: int) -> str:
+    parts = [f"{text} (not {_some(names)})" for text, names in failed.items()]
+    return f"none of the {seeds} seeds fits: the shoot needs one that {', '.join(parts)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names in order, the first ten of them."""
+    told, rest = sorted(names)[:_NAMES_TOLD], len(names) - _NAMES_TOLD
+    return ", ".join(told) + (f" and {rest} more" if rest > 0 else "")
 
 
 def unmet(shoot: Shoot, profile: CloudProfile, candidate: Candidate) -> list[str]:
     """Requirements for any assignment that a seed does not meet, each as the end of "must be a seed that …"."""
     return [
         requirement.text
-        for requirement in _requirements(shoot, profile)
+        for requirement in _requirements(shoot, profile, Strategy.SAME_REGION)
         if requirement.always and not requirement.fits(candidate)
     ]
 
@@ -59,20 +75,32 @@ def unmet(shoot: Shoot, profile: CloudProfile, candidate: Candidate) -> list[str
 @dataclass(frozen=True)
 class _Requirement:
     text: str
-    """End of the sentence "none of the seeds …"."""
+    """End of the sentence "the shoot needs a seed that …"."""
     fits: Callable[[Candidate], bool]
     always: bool = True
     """Whether the requirement also holds for a seed that a user chooses."""
 
 
-def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
+def _requirements(shoot: Shoot, profile: CloudProfile, strategy: Strategy) -> list[_Requirement]:
     """Requirements of a Shoot, in the order in which the scheduler applies them."""
     spec = shoot.spec
     zones = set(spec.control_plane.zones or []) if spec.control_plane else set()
     restrictions = {each.name for each in spec.access_restrictions or []}
     required = [
-        _Requirement("is ready for new shoots", lambda each: _usable(each.seed), always=False),
         _Requirement("is not being deleted", lambda each: each.seed.metadata.deletion_timestamp is None),
+        _Requirement(
+            "accepts new shoots (settings.scheduling.visible)",
+            lambda each: each.seed.spec.settings.scheduling.visible,
+            always=False,
+        ),
+        _Requirement(
+            f"has been reconciled and has condition {SEED_GARDENLET_READY}",
+            lambda each: _has_ready_gardenlet(each.seed),
+            always=False,
+        ),
+        _Requirement(
+            f"has condition {SEED_BACKUP_BUCKETS_READY}", lambda each: _has_ready_backups(each.seed), always=False
+        ),
         _Requirement(
             f"matches the seed selector of cloud profile {profile.metadata.name}",
             lambda each: matches(profile.spec.seed_selector, each.seed.metadata.labels),
@@ -117,7 +145,7 @@ def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
         _Requirement("has only taints that the shoot tolerates", lambda each: not untolerated_taints(shoot, each.seed)),
         _Requirement("has room for one more shoot", has_room),
     ]
-    if spec.purpose != PURPOSE_TESTING:
+    if spec.purpose != PURPOSE_TESTING and strategy is Strategy.SAME_REGION:
         same_region = _Requirement(
             f"is in region {spec.region} of provider {spec.provider.type}",
             lambda each: (
@@ -129,15 +157,18 @@ def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
     return required
 
 
-def _usable(seed: Seed) -> bool:
+def _has_ready_gardenlet(seed: Seed) -> bool:
     status = seed.status
-    if seed.metadata.deletion_timestamp or not seed.spec.settings.scheduling.visible:
-        return False
-    if status is None or status.last_operation is None:
-        return False
-    if condition_status(status.conditions, SEED_GARDENLET_READY) != "True":
-        return False
-    return seed.spec.backup is None or condition_status(status.conditions, SEED_BACKUP_BUCKETS_READY) == "True"
+    reconciled = status is not None and status.last_operation is not None
+    return reconciled and _has_condition(seed, SEED_GARDENLET_READY)
+
+
+def _has_ready_backups(seed: Seed) -> bool:
+    return seed.spec.backup is None or _has_condition(seed, SEED_BACKUP_BUCKETS_READY)
+
+
+def _has_condition(seed: Seed, type_: str) -> bool:
+    return seed.status is not None and condition_status(seed.status.conditions, type_) == "True"
 
 
 def _provider_fits(provider: str, selector: SeedSelector | None, seed: Seed) -> bool:
@@ -224,5 +255,5 @@ def untolerated_taints(shoot: Shoot, seed: Seed) -> list[str]:
 
 def has_room(candidate: Candidate) -> bool:
     """Whether the seed has capacity for one more Shoot; true if it declares no capacity."""
-    allocatable = (candidate.seed.status.allocatable or {}) if candidate.seed.status else {}
-    return "shoots" not in allocatable or candidate.shoots < int(float(allocatable["shoots"]))
+    allocatable = allocatable_shoots(candidate.seed)
+    return allocatable is None or candidate.shoots < allocatable

@@ -14,7 +14,8 @@ from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot, Worker
-from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
+from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, has_zones, unmet
+from api.decisions.seed_ranking import Candidate
 from api.decisions.versions import Version, architecture_of, capabilities_of, find, image_fits, is_version, stage
 from api.defaulting.shoot import workerless
 from api.names import overlap, same_or_below

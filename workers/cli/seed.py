@@ -15,11 +15,13 @@ from rich.table import Table
 
 from api import constants, resources
 from api.access import bootstrap_secret
+from api.constants import GARDEN_NAMESPACE
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.profiles import profile_of, profile_reference
 from api.decisions.scheduling import NoSeed, choose_seed
+from api.decisions.seed_ranking import REGION_CONFIG_SELECTOR, Ranking, Strategy, distances_from
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint
@@ -40,11 +42,24 @@ def seed() -> None:
 @click.option(
     "--at-once", type=click.IntRange(1, 50), default=3, show_default=True, help="Maximum number of simultaneous moves."
 )
+@click.option(
+    "--strategy",
+    type=click.Choice(list(Strategy)),
+    default=Strategy.SAME_REGION,
+    show_default=True,
+    help="candidateDeterminationStrategy of the scheduler, for the choice of destinations.",
+)
 @click.option("--source-lost", is_flag=True, help="SEED is lost for good: the moves do not wait for it.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def evacuate(
-    name: str, destination: str | None, at_once: int, source_lost: bool, garden_kubeconfig: str | None, output: str
+    name: str,
+    destination: str | None,
+    at_once: int,
+    strategy: Strategy,
+    source_lost: bool,
+    garden_kubeconfig: str | None,
+    output: str,
 ) -> None:
     """Move all control planes out of SEED, which takes no new ones from then on.
 
@@ -55,7 +70,7 @@ def evacuate(
         raise click.BadParameter(f"{name} is the seed to evacuate: name another destination", param_hint="--to")
     narrator = Narrator(as_json=output == "json")
     try:
-        moves = asyncio.run(_evacuate(name, destination, at_once, source_lost, garden_kubeconfig, narrator))
+        moves = asyncio.run(_evacuate(name, destination, at_once, strategy, source_lost, garden_kubeconfig, narrator))
     except NotFound as error:
         raise click.ClickException(str(error)) from None
     except ApiError as error:
@@ -76,11 +91,17 @@ class Move:
 
 
 async def _evacuate(
-    name: str, destination: str | None, at_once: int, source_lost: bool, path: str | None, narrator: Narrator
+    name: str,
+    destination: str | None,
+    at_once: int,
+    strategy: Strategy,
+    source_lost: bool,
+    path: str | None,
+    narrator: Narrator,
 ) -> list[Move]:
     garden = garden_client(path)
     try:
-        return await Evacuation(garden, name, destination, source_lost, narrator).run(at_once)
+        return await Evacuation(garden, name, destination, source_lost, narrator, strategy).run(at_once)
     finally:
         await garden.close()
 
@@ -89,13 +110,20 @@ class Evacuation:
     """Moves all control planes of a seed to other seeds. It keeps no state: the Shoots show which moves have begun."""
 
     def __init__(
-        self, garden: KubeClient, name: str, destination: str | None, source_lost: bool, narrator: Narrator
+        self,
+        garden: KubeClient,
+        name: str,
+        destination: str | None,
+        source_lost: bool,
+        narrator: Narrator,
+        strategy: Strategy = Strategy.SAME_REGION,
     ) -> None:
         self._garden = garden
         self._name = name
         self._destination = destination
         self._source_lost = source_lost
         self._narrator = narrator
+        self._strategy = strategy
         self._placed: Counter[str] = Counter()
 
     async def run(self, at_once: int) -> list[Move]:
@@ -122,7 +150,7 @@ class Evacuation:
                 async for phase, text in phases(self._garden, shoot, there):
                     self._narrator.say(f"to {there}: {text}", phase=phase, shoot=_reference(shoot))
                 result = _MOVED
-            except (ApiError, MoveFailed, NoSeed) as error:
+            except (ApiError, MoveFailed, NoSeed, ValueError) as error:
                 result = str(error)
                 self._narrator.say(result, phase="Failed", shoot=_reference(shoot))
             return Move(_reference(shoot), there, result, round(self._narrator.seconds - started, 1))
@@ -145,7 +173,9 @@ class Evacuation:
         profile = CloudProfile.of(found)
         seeds = [Seed.of(each) for each in await self._garden.list(resources.SEED)]
         others = [each for each in seeds if each.metadata.name != self._name]
-        return choose_seed(wanted, profile, others, self._placed)
+        regions = await self._garden.list(resources.CONFIG_MAP, GARDEN_NAMESPACE, labels=REGION_CONFIG_SELECTOR)
+        distances = distances_from(regions, profile.metadata.name, wanted.spec.region)
+        return choose_seed(wanted, profile, others, self._placed, Ranking(self._strategy, distances=distances))
 
 
 def _reference(shoot: dict[str, Any]) -> str:

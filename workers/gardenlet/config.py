@@ -1,5 +1,6 @@
 """Configuration of a gardenlet."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +10,10 @@ from pydantic import Field, model_validator
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.secrets.crypto import KeyAlgorithm
 from activities.seed.retention import Retention
+from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_EXTENSIONS_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
+from api.meta import Quantity
 from api.model import ApiModel
+from api.quantities import parse_quantity
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
 from workers.lib.leader import Duration, LeaderElectionConfig
 from workers.lib.runtime import ClientConnection, HealthConfig
@@ -94,6 +98,17 @@ class ShootCareConfig(ApiModel):
     """Whether to change webhooks of Shoot owners that can keep their clusters from working."""
 
 
+class SeedCareConfig(ApiModel):
+    sync_period: timedelta = timedelta(seconds=30)
+    """Period of the checks. The seed is also checked when an object changes on which its conditions depend."""
+    condition_thresholds: tuple[ConditionThreshold, ...] = (
+        ConditionThreshold(type=SEED_SYSTEM_COMPONENTS_HEALTHY, duration=timedelta(minutes=1)),
+        ConditionThreshold(type=SEED_BACKUP_BUCKETS_READY, duration=timedelta(minutes=1)),
+        ConditionThreshold(type=SEED_EXTENSIONS_READY, duration=timedelta(minutes=1)),
+    )
+    """A condition without a threshold becomes False at once."""
+
+
 class WatchdogConfig(ApiModel):
     """Configuration of the dependency watchdog."""
 
@@ -144,14 +159,41 @@ class SecretsConfig(ApiModel):
     rotated."""
 
 
+class ResourcesConfig(ApiModel):
+    """Capacity of the seed, which the gardenlet writes into the Seed's status and the scheduler reads."""
+
+    capacity: Mapping[str, Quantity] = Field(default_factory=dict)
+    """Amount of each resource; ``shoots`` is the number of Shoots. A resource without an amount has no limit."""
+    reserved: Mapping[str, Quantity] = Field(default_factory=dict)
+    """Part of the capacity that the scheduler does not use."""
+
+    @model_validator(mode="after")
+    def _reserved_is_part_of_capacity(self) -> Self:
+        for name, amount in self.reserved.items():
+            if name not in self.capacity or parse_quantity(amount) > parse_quantity(self.capacity[name]):
+                raise ValueError(f"resources.reserved.{name} is {amount}, more than resources.capacity.{name}")
+        return self
+
+    @property
+    def allocatable(self) -> dict[str, str]:
+        """The capacity less the reserved part."""
+        left = {
+            name: parse_quantity(amount) - parse_quantity(self.reserved.get(name, 0))
+            for name, amount in self.capacity.items()
+        }
+        return {name: f"{amount.normalize():f}" for name, amount in left.items()}
+
+
 class GardenletConfig(ApiModel):
     garden_client_connection: GardenConnection
     seed_client_connection: ClientConnection = ClientConnection()
     seed_config: SeedConfig
     temporal: TemporalConnection
+    resources: ResourcesConfig = ResourcesConfig()
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoot_care: ShootCareConfig = ShootCareConfig()
+    seed_care: SeedCareConfig = SeedCareConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     tracing: TracingConfig | None = None
     shoot_state: ShootStateConfig = ShootStateConfig()

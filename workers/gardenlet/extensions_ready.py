@@ -3,24 +3,16 @@
 Source: spec/api-core.md 12, "Seed extensions check"; spec/extensions.md 1.7.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activities.clusters import Clusters
-from activities.garden.seed_status import write_seed_status
 from api import constants, resources
-from api.decisions.conditions import Finding, Operation, find_condition, merge
-from kube.cache import Key
+from api.decisions.conditions import Finding, find_condition
 from kube.client import Object
-from kube.controller import Controller, Requeue
-from workers.gardenlet.garden_caches import own_seed
 
-_PERIOD_SECONDS = 30.0
 _HEARTBEAT = "gardener-extension-heartbeat"
-_SETTLED = Operation("Reconcile", "Succeeded")
-"""A running operation of the Seed is no reason to show a failed check of an extension as Progressing."""
 _RULES = (
     ("Valid", "True", "NotAllExtensionsValid", "is not valid"),
     ("Installed", "True", "NotAllExtensionsInstalled", "is not installed"),
@@ -72,55 +64,26 @@ class Heartbeats:
         return self.leases.get(_HEARTBEAT, namespace)
 
 
-class ExtensionsCheck:
-    """Checks the condition every 30 s and when an object changes that it depends on; writes it if it has changed.
-
-    One per gardenlet.
-    """
+class UsedExtensions:
+    """Extensions that a seed uses, by the extension objects in it."""
 
     def __init__(self, clusters: Clusters, longest_silence: timedelta) -> None:
-        self._clusters = clusters
         self._longest_silence = longest_silence
-        self._heartbeats = Heartbeats(clusters)
-        self._seeds = own_seed(clusters)
-        self._installations = clusters.garden_caches.of(
-            resources.CONTROLLER_INSTALLATION, fields=f"spec.seedRef.name={clusters.seed_name}"
-        )
+        self.heartbeats = Heartbeats(clusters)
         self._used = [clusters.seed_caches.of(kind) for kind in _USED]
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        parts = (self._installations, self._heartbeats.leases, self._heartbeats.registrations)
-        await asyncio.gather(*(each.synced() for each in (self._seeds, *parts)))
-        controller = Controller("extensions ready", self._check, workers=1)
-        ours = Key(None, self._clusters.seed_name)
-        for cache in (self._seeds, *parts):
-            controller.watch(cache, keys=lambda _: [ours])
-        await controller.run()
-
-    async def _check(self, key: Key) -> Requeue | None:
-        seed = self._seeds.get(key.name)
-        known = ((seed or {}).get("status") or {}).get("conditions") or []
-        if seed is None or not known:
-            return None  # the Seed's first reconciliation writes the first conditions
-        finding = extensions_ready(self._installations.list(), self._faults())
-        conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
-        if conditions != known:
-            await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
-        return Requeue(_PERIOD_SECONDS)
-
-    def _faults(self) -> list[str]:
-        """Faults of the extensions that this seed uses: no heartbeat, or one that is too old."""
+    def faults(self) -> list[str]:
+        """Faults of these extensions: no heartbeat, or one that is too old."""
         used = {
             (cache.resource.kind, (each.get("spec") or {}).get("type", ""))
             for cache in self._used
             for each in cache.list()
         }
         now, faults = datetime.now(UTC), []
-        for registration in self._heartbeats.registrations.list():
+        for registration in self.heartbeats.registrations.list():
             if used.isdisjoint(kinds_of(registration)):
                 continue
-            silence, name = self._heartbeats.silence(registration, now), registration["metadata"]["name"]
+            silence, name = self.heartbeats.silence(registration, now), registration["metadata"]["name"]
             if silence is None:
                 faults.append(f"{name} has written no heartbeat")
             elif silence > self._longest_silence:

@@ -16,14 +16,15 @@ from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog
+from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.extension_access import ExtensionAccessController
-from workers.gardenlet.extensions_ready import ExtensionsCheck
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
+from workers.gardenlet.seed_care import SeedCare
 from workers.gardenlet.shoot_states import ShootStateController
 from workers.lib import registry
 from workers.lib.codec import sealings
@@ -81,7 +82,7 @@ async def run(config_path: str) -> None:
                 clusters.seed,
                 config.leader_election,
                 "gardenlet",
-                SeedController(clusters, config.seed_config, config.identity).run(),
+                SeedController(clusters, config.seed_config, config.identity, config.resources).run(),
                 GardenAccessController(clusters, access).run(),
                 ExtensionAccessController(clusters).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
@@ -89,7 +90,8 @@ async def run(config_path: str) -> None:
                 BastionController(clusters).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
-                ExtensionsCheck(clusters, config.shoot_care.stale_extension_health_checks_threshold).run(),
+                SeedCare(clusters, config.seed_care, config.shoot_care).run(),
+                ClusterStatusController(clusters).run(),
                 RemainsController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),

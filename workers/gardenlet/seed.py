@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,21 +13,29 @@ from activities.seed.bootstrap import GARDENLET_READY
 from api import resources
 from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
 from api.decisions.conditions import Operation, merge
+from api.meta import Quantity
 from api.times import micro_timestamp
+from kube import liveness
 from kube.cache import Key
 from kube.controller import Controller
 from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
 from kube.objects import owner_reference
-from workers.gardenlet.config import SeedConfig
+from workers.gardenlet.config import ResourcesConfig, SeedConfig
 from workers.gardenlet.garden_caches import own_seed
 from workers.gardenlet.registration import MANAGER, register
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10
-"""Seconds between renewals. If the lease is not renewed for 40 s, GardenletReady becomes Unknown. Source:
-spec/api-core.md 12."""
+"""Seconds between renewals."""
+_ANSWER_SECONDS = 10
+"""Seconds within which a healthy API server answers."""
+LEASE_DURATION_SECONDS = 40
+"""Seconds after which GardenletReady becomes Unknown, if the lease is not renewed. Source: spec/api-core.md 12."""
+
+
+_NO_LIMITS = ResourcesConfig()
 
 
 class SeedController:
@@ -34,12 +44,16 @@ class SeedController:
     The controller-manager starts that reconciliation, as it does for each change of the Seed (``workflows.seed``).
     """
 
-    def __init__(self, clusters: Clusters, config: SeedConfig, identity: str) -> None:
+    def __init__(
+        self, clusters: Clusters, config: SeedConfig, identity: str, capacity: ResourcesConfig = _NO_LIMITS
+    ) -> None:
         self._clusters = clusters
         self._config = config
+        self._capacity = capacity
         self._identity = identity
         self._seeds = own_seed(clusters)
         self._has_asked = False
+        self._seed_answered = time.monotonic()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -65,25 +79,44 @@ class SeedController:
             await patch_as_read(self._clusters.garden, resources.SEED, seed, patch)
         self._has_asked = True
 
+    def fault(self) -> str | None:
+        """Fault for the liveness of the process: the seed's API server has not been healthy for a whole lease.
+
+        A gardenlet that cannot reach the garden is alive: it still serves the etcds of its seed.
+        """
+        silent = time.monotonic() - self._seed_answered
+        if silent > LEASE_DURATION_SECONDS:
+            return f"the API server of the seed has not been healthy for {silent:.0f} s"
+        return None
+
     async def _keep_lease(self, seed: dict[str, Any]) -> None:
-        while True:
-            try:
-                await self._renew_lease(seed)
-                await self._deny_doubts(seed["metadata"]["name"])
-            except ApiError as error:
-                log.warning("renewing the seed's lease: %s", error)
-            await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
+        """Renew the Seed's lease while the API server of the seed is healthy. Without one, the seed hosts nothing."""
+        with liveness.running(self):
+            while True:
+                try:
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        await self._clusters.seed.request("GET", "/healthz")
+                    self._seed_answered = time.monotonic()
+                    await self._renew_lease(seed)
+                    await self._keep_status(seed["metadata"]["name"])
+                except (ApiError, TimeoutError) as error:
+                    log.warning("the seed's lease is not renewed: %s", error or "the seed's API server does not answer")
+                await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
 
-    async def _deny_doubts(self, name: str) -> None:
-        """Set GardenletReady back to True, if the controller-manager set it to Unknown while our lease was expired.
+    async def _keep_status(self, name: str) -> None:
+        """Keep capacity and GardenletReady in the Seed's status.
 
-        The controller-manager does not set it back.
+        The controller-manager set GardenletReady to Unknown if our lease was expired, and does not set it back.
         """
         seed = self._seeds.get(name)
-        known = ((seed or {}).get("status") or {}).get("conditions") or []
-        conditions = merge(known, [GARDENLET_READY], Operation(), {}, datetime.now(UTC))
-        if seed is not None and known and conditions != known:
-            await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
+        known = (seed or {}).get("status") or {}
+        change = _changed_amounts(known, "capacity", self._capacity.capacity)
+        change |= _changed_amounts(known, "allocatable", self._capacity.allocatable)
+        if before := known.get("conditions"):
+            conditions = merge(before, [GARDENLET_READY], Operation(), {}, datetime.now(UTC))
+            change |= {"conditions": conditions} if conditions != before else {}
+        if seed is not None and change:
+            await write_seed_status(self._clusters.garden, seed, change)
 
     async def _renew_lease(self, seed: dict[str, Any]) -> None:
         name = seed["metadata"]["name"]
@@ -97,7 +130,7 @@ class SeedController:
             },
             "spec": {
                 "holderIdentity": self._identity,
-                "leaseDurationSeconds": 40,
+                "leaseDurationSeconds": LEASE_DURATION_SECONDS,
                 "renewTime": micro_timestamp(),
             },
         }
@@ -108,3 +141,11 @@ class SeedController:
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SEED_LEASE_NAMESPACE}}, manager=MANAGER
             )
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
+
+
+def _changed_amounts(status: Mapping[str, Any], field: str, wanted: Mapping[str, Quantity]) -> dict[str, Any]:
+    """Merge patch that gives a field of a status these amounts; empty if it has them."""
+    known = status.get(field) or {}
+    if known == dict(wanted):
+        return {}
+    return {field: {**dict.fromkeys(known), **wanted} if wanted else None}

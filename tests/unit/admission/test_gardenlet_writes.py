@@ -96,13 +96,13 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch_as_read": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),
-    "workers.gardenlet.extensions_ready.ExtensionsCheck._check write_seed_status": (SEED_STATUS,),
+    "workers.gardenlet.seed_care.SeedCare._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
     "workers.gardenlet.registration.register emit": EVENT,
     "workers.gardenlet.remains.RemainsController._take_back write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.remains.RemainsController._tell patch_as_read": (f"patch {SEED} /seed-1",),
     "workers.gardenlet.seed.SeedController._ask patch_as_read": (f"patch {SEED} /seed-1",),
-    "workers.gardenlet.seed.SeedController._deny_doubts write_seed_status": (SEED_STATUS,),
+    "workers.gardenlet.seed.SeedController._keep_status write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.seed.SeedController._renew_lease apply": applied("namespaces /gardener-system-seed-lease"),
     "workers.gardenlet.seed.SeedController._renew_lease apply_blindly": applied(
         f"{LEASES} gardener-system-seed-lease/seed-1"

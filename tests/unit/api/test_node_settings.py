@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
-from api.decisions.scheduling import Candidate, default_conflicts, unmet
+from api.decisions.scheduling import default_conflicts, unmet
+from api.decisions.seed_ranking import Candidate
 from api.validation.field import Path
 from api.validation.garden import check_cloud_profile
 from api.validation.references import check_references

@@ -65,6 +65,13 @@ SCALER = "cluster-autoscaler"
 ETCDS = [etcd("etcd-main"), etcd("etcd-events")]
 
 
+def backed_up(status: str) -> dict[str, Any]:
+    """The main etcd with condition BackupReady."""
+    main = etcd("etcd-main")
+    main["status"]["conditions"] = [{"type": "BackupReady", "status": status, "message": "access denied"}]
+    return main
+
+
 def plane(
     deployments: list[dict[str, Any]] | None = None,
     etcds: list[dict[str, Any]] | None = None,
@@ -97,6 +104,8 @@ STOPPED = {"dependency-watchdog.gardener.cloud/meltdown-protection-active": "tru
         (plane(with_deployment(deployment("kube-controller-manager", **STOPPED))), "False", "ControllersScaledDown"),
         (plane(etcds=ETCDS[:1]), "False", "EtcdMissing"),
         (plane(etcds=[ETCDS[0], etcd("etcd-events", ready=False)]), "False", "EtcdUnhealthy"),
+        (plane(etcds=[backed_up("False"), ETCDS[1]]), "False", "EtcdUnhealthy"),
+        (plane(etcds=[backed_up("Unknown"), ETCDS[1]]), "True", "ControlPlaneRunning"),
         (plane(resources=[managed("a", "seed", ResourcesHealthy="False")]), "False", "R"),
         (plane(resources=[managed("a", "seed", ResourcesProgressing="True")]), "False", "ProgressingRolloutStuck"),
         (plane(resources=[managed("a", "", ResourcesHealthy="False")]), "True", "ControlPlaneRunning"),

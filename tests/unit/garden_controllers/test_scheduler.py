@@ -4,7 +4,7 @@ from api import resources
 from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE
 from workers.lib.runtime import Health
-from workers.scheduler import Scheduler
+from workers.scheduler import Scheduler, ShootSchedulerConfig
 
 NAMESPACE = "garden-local"
 
@@ -30,7 +30,7 @@ async def test_a_shoot_that_fits_nowhere_says_why_and_is_placed_once_a_seed_fits
             resources.SHOOT, "demo", NAMESPACE, lambda shoot: (shoot or {}).get("status", {}).get("lastOperation")
         )
         assert (pending["type"], pending["state"]) == ("Create", "Pending")
-        assert "none of the 1 seeds (seed-1) is ready for new shoots" in pending["description"]
+        assert "accepts new shoots (settings.scheduling.visible) (not seed-1)" in pending["description"]
 
         garden.api.change(f"{CORE}/seeds", "seed-1", None, {"spec": {"settings": {"scheduling": {"visible": True}}}})
         await garden.becomes(resources.SHOOT, "demo", NAMESPACE, bound)
@@ -51,6 +51,33 @@ async def test_shoots_that_come_at_once_are_spread(garden):
             await garden.becomes(resources.SHOOT, name, NAMESPACE, bound)
     seeds = [garden.api.find(f"{CORE}/shoots", name, NAMESPACE)["spec"]["seedName"] for name in names]
     assert sorted(seeds) == ["seed-1"] * 3 + ["seed-2"] * 3
+
+
+async def test_a_shoot_waits_for_distances_that_an_operator_gives(garden):
+    """With MinimalDistance a region ConfigMap decides; a change of it counts for the next Shoot."""
+    for name, region in (("seed-2", "asia"), ("seed-3", "america")):
+        seed = changed(SEED, "metadata.name", name)
+        seed["spec"]["provider"]["region"] = region
+        garden.api.put(f"{CORE}/seeds", seed)
+    garden.api.change(f"{CORE}/seeds", "seed-1", None, {"spec": {"settings": {"scheduling": {"visible": False}}}})
+    garden.api.put(
+        "/api/v1/configmaps",
+        {
+            "metadata": {
+                "name": "regions",
+                "namespace": "garden",
+                "labels": {"scheduling.gardener.cloud/purpose": "region-config"},
+                "annotations": {"scheduling.gardener.cloud/cloudprofiles": "local"},
+            },
+            "data": {"local": "asia: 9\namerica: 3"},
+        },
+    )
+    config = ShootSchedulerConfig.model_validate({"candidateDeterminationStrategy": "MinimalDistance"})
+    async with garden.running(Scheduler(garden.client, garden.caches, config).run(Health())):
+        garden.api.put(f"{CORE}/shoots", changed(SHOOT))
+        shoot = await garden.becomes(resources.SHOOT, "demo", NAMESPACE, bound)
+        assert shoot
+    assert garden.api.find(f"{CORE}/shoots", "demo", NAMESPACE)["spec"]["seedName"] == "seed-3"
 
 
 async def test_shoots_of_other_schedulers_are_left_alone(garden):

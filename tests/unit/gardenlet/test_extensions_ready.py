@@ -11,7 +11,9 @@ from activities.clusters import Clusters
 from api.times import micro_timestamp
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers.gardenlet.extensions_ready import ExtensionsCheck, extensions_ready
+from workers.gardenlet.config import SeedCareConfig, ShootCareConfig
+from workers.gardenlet.extensions_ready import extensions_ready
+from workers.gardenlet.seed_care import SeedCare
 
 CORE = "/apis/core.gardener.cloud/v1beta1"
 SEEDS, REGISTRATIONS, INSTALLATIONS = (
@@ -22,6 +24,7 @@ BUCKETS = "/apis/extensions.gardener.cloud/v1alpha1/backupbuckets"
 HEARTBEAT = "gardener-extension-heartbeat"
 GOOD = {"Valid": "True", "Installed": "True", "Healthy": "True", "Progressing": "False"}
 READY = ("True", "AllExtensionsReady")
+AT_ONCE = SeedCareConfig(sync_period=timedelta(seconds=0.05), condition_thresholds=())
 
 
 def installation(seed: str = "seed-1", **changes: str) -> dict[str, Any]:
@@ -39,7 +42,7 @@ class Seed:
     def __init__(self, garden: ApiServer, seed: ApiServer) -> None:
         self.garden, self.seed = garden, seed
         reported = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": ""}
-        garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "status": {"conditions": [reported]}})
+        garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "spec": {}, "status": {"conditions": [reported]}})
         registered = {"resources": [{"kind": "BackupBucket", "type": "local"}]}
         garden.put(REGISTRATIONS, {"metadata": {"name": "provider-local"}, "spec": registered})
 
@@ -63,13 +66,12 @@ class Seed:
 
 
 @pytest.fixture
-async def seed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seed]:
-    monkeypatch.setattr("workers.gardenlet.extensions_ready._PERIOD_SECONDS", 0.05)
+async def seed() -> AsyncIterator[Seed]:
     async with ApiServer().running() as garden, ApiServer().running() as cluster:
         made = Seed(garden, cluster)
         async with garden.client() as garden_client, cluster.client() as client:
             clusters = Clusters(garden_client, client, "seed-1")
-            checking = asyncio.create_task(ExtensionsCheck(clusters, timedelta(minutes=5)).run())
+            checking = asyncio.create_task(SeedCare(clusters, AT_ONCE, ShootCareConfig()).run())
             yield made
             checking.cancel()
             await asyncio.gather(checking, return_exceptions=True)

@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from kube import liveness
 from kube.cache import Caches
+from kube.errors import ApiError
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet import seed as seed_module
-from workers.gardenlet.config import SeedConfig
+from workers.gardenlet.config import ResourcesConfig, SeedConfig
 from workers.gardenlet.seed import SeedController
 
 SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
@@ -24,8 +27,8 @@ CONFIG = SeedConfig(metadata={"name": NAME}, spec={"backup": {"provider": "local
 class Running:
     """A gardenlet's controller, and its garden."""
 
-    def __init__(self, garden: ApiServer) -> None:
-        self.garden = garden
+    def __init__(self, garden: ApiServer, controller: SeedController) -> None:
+        self.garden, self.controller = garden, controller
 
     @property
     def asked(self) -> str | None:
@@ -50,16 +53,35 @@ async def garden() -> AsyncIterator[ApiServer]:
         yield garden
 
 
+class SeedCluster:
+    """The seed's API server, of which the gardenlet asks the health alone."""
+
+    healthy = True
+
+    async def request(self, method: str, path: str) -> str:
+        assert (method, path) == ("GET", "/healthz")
+        if not self.healthy:
+            raise ApiError(500, "etcd failed", "GET /healthz")
+        return "ok"
+
+
 @pytest.fixture
-async def start(garden: ApiServer) -> AsyncIterator[Callable[[], Running]]:
+def seed_cluster() -> SeedCluster:
+    return SeedCluster()
+
+
+@pytest.fixture
+async def start(garden: ApiServer, seed_cluster: SeedCluster) -> AsyncIterator[Callable[[], Running]]:
     tasks: list[asyncio.Task[None]] = []
     async with garden.client() as client:
         caches = Caches(client)
 
         def start() -> Running:
-            clusters: Any = SimpleNamespace(garden=client, garden_caches=caches, seed_name=NAME)
-            tasks.append(asyncio.create_task(SeedController(clusters, CONFIG, "gardenlet").run()))
-            return Running(garden)
+            clusters: Any = SimpleNamespace(garden=client, garden_caches=caches, seed=seed_cluster, seed_name=NAME)
+            capacity = ResourcesConfig(capacity={"shoots": 100}, reserved={"shoots": "3"})
+            controller = SeedController(clusters, CONFIG, "gardenlet", capacity)
+            tasks.append(asyncio.create_task(controller.run()))
+            return Running(garden, controller)
 
         yield start
         for each in tasks:
@@ -126,3 +148,56 @@ async def test_a_gardenlet_that_was_cut_off_restores_its_ready_condition(
     gardenlet.garden.change(SEEDS, NAME, None, {"status": {"conditions": unknown}})
     await until(lambda: gardenlet.condition("GardenletReady")["status"] == "True")
     assert gardenlet.condition("ExtensionsReady")["status"] == "Unknown", "only what it knows"
+
+
+async def test_a_gardenlet_keeps_the_capacity_of_its_seed(
+    garden: ApiServer, start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource that the configuration does not name any more goes."""
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.05)
+    stale = {"capacity": {"volumes": "5"}, "allocatable": {"shoots": "7"}}
+    garden.put(SEEDS, {"metadata": {"name": NAME}, "spec": CONFIG.spec, "status": stale})
+    start()
+
+    def amounts() -> tuple[Any, Any]:
+        status = (garden.find(SEEDS, NAME) or {}).get("status") or {}
+        return status.get("capacity"), status.get("allocatable")
+
+    await until(lambda: amounts() == ({"shoots": 100}, {"shoots": "97"}))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "reserved"), [({}, {"shoots": 1}), ({"shoots": "1"}, {"shoots": "2"}), ({"shoots": "1"}, {"x": "1"})]
+)
+def test_a_gardenlet_reserves_only_what_it_has(capacity: dict[str, Any], reserved: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"more than resources\.capacity"):
+        ResourcesConfig(capacity=capacity, reserved=reserved)
+
+
+async def test_the_lease_is_renewed_only_while_the_seed_is_healthy(
+    start: Callable[[], Running], seed_cluster: SeedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the seed stays ill for a whole lease, the gardenlet's liveness fails until it is well again."""
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.05)
+    seed_cluster.healthy = False
+    gardenlet = start()
+    await until(lambda: gardenlet.asked == "reconcile")
+    monkeypatch.setattr(seed_module, "LEASE_DURATION_SECONDS", 0.2)
+    await until(lambda: "has not been healthy for" in (liveness.fault() or ""))
+    assert gardenlet.lease() is None
+
+    seed_cluster.healthy = True
+    await until(lambda: gardenlet.lease() and liveness.fault() is None)
+
+
+async def test_a_gardenlet_without_garden_is_alive(
+    garden: ApiServer, start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.02)
+    monkeypatch.setattr(seed_module, "LEASE_DURATION_SECONDS", 0.5)
+    gardenlet = start()
+    await until(gardenlet.lease)
+    garden.answer = lambda _: web.json_response({"kind": "Status", "message": "garden is away"}, status=503)
+    asked = gardenlet.controller._seed_answered
+    await until(lambda: gardenlet.controller._seed_answered > asked + 0.6)
+    assert gardenlet.controller.fault() is None

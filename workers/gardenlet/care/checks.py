@@ -140,7 +140,7 @@ def managed_resources(
         )
         if (_label(each, constants.CARE_CONDITION_TYPE) or default) != type_:
             continue
-        if fault := _managed_resource_fault(each, progressing_for, now):
+        if fault := managed_resource_fault(each, progressing_for, now):
             reason, message = fault
             metadata = each["metadata"]
             return Finding(
@@ -149,7 +149,8 @@ def managed_resources(
     return None
 
 
-def _managed_resource_fault(each: ObjectView, progressing_for: timedelta, now: datetime) -> tuple[str, str] | None:
+def managed_resource_fault(each: ObjectView, progressing_for: timedelta, now: datetime) -> tuple[str, str] | None:
+    """Reason and message if a ManagedResource is not applied or not healthy, or if its rollout takes too long."""
     status = each.get("status") or {}
     if (status.get("observedGeneration") or 0) < (each["metadata"].get("generation") or 0):
         return "OutdatedStatus", "its newest version was not checked yet"
@@ -323,7 +324,8 @@ def _etcd_fault(etcd: ObjectView) -> str | None:
         return "; ".join(each.get("description", "") for each in errors)
     if not status.get("ready"):
         return str(find_condition(etcd, "Ready").get("message") or "is not ready")
-    return None
+    backups = find_condition(etcd, "BackupReady")
+    return f"has no backups: {backups.get('message', '')}" if backups.get("status") == "False" else None
 
 
 def _kind(obj: ObjectView, api_version: str, kind: str) -> dict[str, Any]:
