@@ -7,12 +7,24 @@ found by discovery (``kube.client.KubeClient.resource_for``).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 Object = dict[str, Any]
 """An object of the Kubernetes API, as JSON."""
 Objects = list[Object]
 ObjectView = Mapping[str, Any]
 """An object for functions that only read it."""
+
+
+class NotAName(ValueError):
+    """A text that no object and no namespace can have as its name."""
+
+
+def _segment(name: str) -> str:
+    """A name as a segment of a URL path. The rule for names is that of Kubernetes' API server."""
+    if name in (".", "..") or "/" in name or "%" in name:
+        raise NotAName(f"{name!r} cannot be the name of an object")
+    return quote(name, safe=":@!$&'()*+,;=")
 
 
 @dataclass(frozen=True)
@@ -31,12 +43,16 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """URL path of the collection (of all namespaces if none is given), of an object, or of its subresource."""
+        """URL path of the collection (of all namespaces if none is given), of an object, or of its subresource.
+
+        Raises NotAName: tenants choose many names, and in a URL ``../../x`` is the path of another object.
+        """
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if self.namespaced and namespace:
-            parts += ["namespaces", namespace]
+            parts += ["namespaces", _segment(namespace)]
         parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part]
+        parts += [_segment(name)] if name else []
+        parts += [subresource] if subresource else []
         return "/" + "/".join(parts)
 
     def __str__(self) -> str:

@@ -20,15 +20,16 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
+from api.resources import NotAName, Resource, UnknownKind, resource_of
 from api.resources import Object as Object
 from api.resources import Objects as Objects
-from api.resources import Resource, UnknownKind, resource_of
 from kube.credentials import Issued
 from kube.errors import (
     AnswerTooLarge,
     ApiError,
     Conflict,
     Gone,
+    Invalid,
     KubeconfigError,
     NotFound,
     Unauthorized,
@@ -239,7 +240,9 @@ class KubeClient:
     # Reading
 
     async def get(self, res: Resource, name: str, namespace: str | None = None, *, subresource: str = "") -> Object:
-        """Read one object. Raises NotFound."""
+        """Read one object. Raises NotFound, also for an empty name: a request without a name would list objects."""
+        if not name:
+            raise NotFound(404, "NotFound", f"reading {_where(res, namespace)}", "the request names no object")
         answer = await self._call("GET", res, namespace, name, subresource)
         return _object(answer)
 
@@ -363,7 +366,12 @@ class KubeClient:
         if resource_version:
             query["resourceVersion"] = resource_version
         response = await self._open(
-            "GET", res.path(namespace), query=query, timeout=_WATCH, doing=doing, quote_answer=_quotable(res)
+            "GET",
+            _path("GET", res, namespace, doing=doing),
+            query=query,
+            timeout=_WATCH,
+            doing=doing,
+            quote_answer=_quotable(res),
         )
         if on_open is not None:
             on_open()
@@ -395,9 +403,10 @@ class KubeClient:
         namespace, name = self._namespace(res, obj), str(obj["metadata"].get("name", ""))
         update = bool(obj["metadata"].get("resourceVersion"))
         doing = f"trying {'an update' if update else 'a creation'} of {_where(res, namespace, name)}"
+        method = "PUT" if update else "POST"
         response = await self._open(
-            "PUT" if update else "POST",
-            res.path(namespace, name if update else "", ""),
+            method,
+            _path(method, res, namespace, name if update else "", doing=doing),
             body=obj,
             query={"dryRun": "All", "fieldValidation": "Strict"},
             timeout=_ANSWER,
@@ -620,7 +629,7 @@ class KubeClient:
         doing = f"{verb} {_where(res, namespace, shown)}" + (f" ({subresource})" if subresource else "")
         return await self._answer(
             method,
-            res.path(namespace, name, subresource),
+            _path(method, res, namespace, name, subresource, doing=doing),
             body=body,
             query=query,
             content_type=content_type,
@@ -927,6 +936,24 @@ def _quotable(res: Resource) -> bool:
 def _items(page: Object, res: Resource) -> Objects:
     """Items of a list with apiVersion and kind. Items lack both, or have PartialObjectMetadata if they are metadata."""
     return [{**item, "apiVersion": res.api_version, "kind": res.kind} for item in page.get("items") or ()]
+
+
+def _path(
+    method: str, res: Resource, namespace: str | None = None, name: str = "", subresource: str = "", *, doing: str
+) -> str:
+    """Path of a request. A text that can be no name gets the answer of an API server.
+
+    Raises NotFound for what is only read or deleted, Invalid for what is written, also if a write names no object.
+    """
+    try:
+        if name or method in ("GET", "POST"):
+            return res.path(namespace, name, subresource)
+        fault = "the request names no object"
+    except NotAName as error:
+        fault = str(error)
+    if method in ("GET", "DELETE"):
+        raise NotFound(404, "NotFound", doing, fault)
+    raise Invalid(422, "Invalid", doing, fault)
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:

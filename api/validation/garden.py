@@ -265,10 +265,15 @@ def check_project(project: Project, others: Iterable[Project]) -> Faults:
     name, spec = project.metadata.name, project.spec
     if len(name) > _MAX_PROJECT_NAME or "--" in name:
         faults.invalid(Path("metadata") / "name", name, "must have at most 10 characters and no two hyphens in a row")
+    elif not _NAMESPACE.fullmatch(name):
+        # The name is part of the names of namespaces, which have no dots.
+        faults.invalid(Path("metadata") / "name", name, "must have only lower-case letters, digits and hyphens")
     namespace, path = spec.namespace, SPEC / "namespace"
     if namespace is not None:
         if namespace != "garden" and not namespace.startswith("garden-"):
             faults.invalid(path, namespace, "must start with garden-")
+        elif not _NAMESPACE.fullmatch(namespace):
+            faults.invalid(path, namespace, "must be the name of a namespace: lower-case letters, digits and hyphens")
         if any(other.spec.namespace == namespace and other.metadata.name != name for other in others):
             faults.duplicate(path, namespace)
     members = spec.members or []

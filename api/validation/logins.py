@@ -43,6 +43,7 @@ _MOST_ISSUERS = 64
 _MOST_CONDITIONS = 64
 _RESERVED_DOMAINS = ("k8s.io", "kubernetes.io")
 _INTERNAL_DOMAINS = ("localhost", "svc", "cluster.local", "google.internal")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -341,6 +342,9 @@ def host_fault(host: str) -> str:
         return "is a number, but no IP address in its usual form"
     if len(labels) == 1:
         return "has no domain, so it may name a Service of the seed"
+    if not _SUBDOMAIN.fullmatch(host):
+        # Clients take other letters for ASCII: a full stop of Japanese for a dot, and 127.0.0。1 for 127.0.0.1.
+        return "is no DNS name in ASCII letters: write a name in other letters as xn--"
     if any(host == domain or host.endswith(f".{domain}") for domain in _INTERNAL_DOMAINS):
         return "is a name inside the seed or its machines"
     return ""
@@ -348,8 +352,7 @@ def host_fault(host: str) -> str:
 
 def address_fault(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     """Why a tenant may not make a process connect to an address of this kind; empty if it may."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    address = reached_by(address)
     if address.is_loopback or address.is_unspecified:
         return "is an address of the machine itself"
     if address.is_link_local:
@@ -357,6 +360,15 @@ def address_fault(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str
     if address.is_multicast:
         return "is a multicast address"
     return ""
+
+
+def reached_by(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address that an IPv6 address stands for; the address itself if it stands for no other one."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def check_bundle(pem: bytes, path: Path, faults: Faults) -> None:

@@ -560,3 +560,24 @@ async def test_an_admin_binds_the_credentials_of_another_project(garden: RealGar
 
     with pytest.raises(Forbidden, match=f"user anna may not get Secret garden-far/{name}"):
         await garden.clients[ANNA].create(changed(other, "credentialsRef.namespace", "garden-far"))
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=25)
+@pytest.mark.parametrize("kind", ["CredentialsBinding", "Shoot"])
+async def test_an_admin_names_a_secret_of_another_project_by_a_path(
+    garden: RealGarden, shoot: Object, kind: str
+) -> None:
+    """RBAC lets the admin get an object of any name in the own namespace; processes of the garden read the others."""
+    await garden.admin.apply(changed(SECRET, "metadata", {"name": "far", "namespace": "garden-other"}), manager="test")
+    name, anna = "../../garden-other/secrets/far", garden.clients[ANNA]
+    stolen = changed(changed(BINDING, "metadata.name", "stolen"), "credentialsRef.name", name)
+    reference = {"name": "mine", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": name}}
+
+    change = {"spec": {"resources": [reference]}}
+    asked = {
+        "CredentialsBinding": lambda: anna.create(stolen),
+        "Shoot": lambda: anna.patch(resources.SHOOT, "demo", "garden-local", change),
+    }
+
+    with pytest.raises(Forbidden, match="there is no such Secret"):
+        await asked[kind]()

@@ -111,7 +111,9 @@ class Inside:
     def __init__(self, directory: Path) -> None:
         self.asked: list[str] = []
         self.answer: Any = {}
-        self._pair = Authority(directory, "inside-ca").issue("inside", "inside", names=["issuer.example.org"])
+        self._pair = Authority(directory, "inside-ca").issue(
+            "inside", "inside", names=["issuer.example.org", "127.0.0.1"]
+        )
         self.ca = (directory / "inside-ca.crt").read_bytes()
 
     @contextlib.asynccontextmanager
@@ -166,11 +168,19 @@ async def test_an_issuers_name_that_leads_into_the_seed_is_not_asked(inside: Ins
         "https://[::ffff:127.0.0.1]:{port}",
         "https://127.1:{port}",
         "https://2130706433:{port}",
+        "https://127.0.0。1:{port}",
+        "https://127.0.0．1:{port}",
+        "https://127.0.0.①:{port}",
+        "https://127.0.0.%31:{port}",
+        "https://kubernetes.default.ｓｖｃ",
         "http://issuer.example.org:{port}",
         "https://169.254.169.254",
         "https://kube-apiserver",
         "https://prometheus.garden.svc",
         "https://10.2.0.1",
+        "https://[64:ff9b::a02:1]",
+        "https://[64:ff9b::a9fe:a9fe]",
+        "https://[2002:7f00:1::]",
     ],
 )
 async def test_an_issuers_address_inside_the_seed_is_not_asked(inside: Inside, url: str) -> None:

@@ -168,8 +168,8 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     world = await _world(shoot, old, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     await check_binding_switch(review, shoot, old, garden)
-    await check_quotas(review, shoot, old, garden)
     await check_logins(review, shoot, old, garden)
+    await check_quotas(review, shoot, old, garden)
     mails = not alerting.receivers(shoot.to_wire()) or bool(
         alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
     )

@@ -125,7 +125,10 @@ class NodeAgent:
         if applied is not None and applied != checksum and (wait := self._still_delayed(node, checksum)) > 0:
             return wait
         document: dict[str, Any] = yaml.safe_load(text)
-        if self._applier.refused[0] == checksum and self._applier.on_trial is None:
+        if self._applier.refused[0] == checksum:
+            # If an earlier run was interrupted while it took the configuration back, this run goes on with it.
+            if await self._applier.take_back(*self._applier.refused):
+                return await self._restart_self(period)
             return await self._tell_refusal(node, period)
         if self._applier.last_applied() != document or (node is not None and applied != checksum):
             # If the kubelet does not run anyway, the configuration before is no better.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.node_agent import containerd
+from workers.node_agent.init import write_private
 from workers.node_agent.system import System
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,23 @@ Document = Mapping[str, Any]
 """An operating system config as its Secret has it, or ``{}``."""
 
 
+def _read(file: Path) -> dict[str, Any] | None:
+    """Content of a file of the agent's state; None if there is no such file, or if it was cut off."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        log.warning("%s is cut off, and is not used", file)
+        return None
+    return found
+
+
+def _store(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file of the agent's state as a whole, readable by root alone: configurations hold credentials."""
+    write_private(file, json.dumps(content, sort_keys=True).encode())
+
+
 class Changes:
     """Changed files and units for which no unit was restarted yet.
 
@@ -34,7 +52,7 @@ class Changes:
 
     def __init__(self, note: Path) -> None:
         self._note = note
-        noted = json.loads(note.read_text()) if note.exists() else {}
+        noted = _read(note) or {}
         self.files = set(noted.get("files", ()))
         self.units = set(noted.get("units", ()))
         """Names of units whose own definition has changed."""
@@ -51,7 +69,7 @@ class Changes:
         self._note.unlink(missing_ok=True)
 
     def _save(self) -> None:
-        self._note.write_text(json.dumps({"files": sorted(self.files), "units": sorted(self.units)}))
+        _store(self._note, {"files": sorted(self.files), "units": sorted(self.units)})
 
 
 class Applier:
@@ -69,7 +87,7 @@ class Applier:
     @property
     def on_trial(self) -> Document | None:
         """The configuration before the last one, as long as the kubelet has not shown that it starts with the last."""
-        return json.loads(self._before_file.read_text()) if self._before_file.exists() else None
+        return _read(self._before_file)
 
     def confirm(self) -> None:
         """The kubelet starts with the configuration that was applied last."""
@@ -79,28 +97,25 @@ class Applier:
     @property
     def refused(self) -> tuple[str, str]:
         """Checksum of the configuration that was taken back, and why; both are empty if there is none."""
-        noted = json.loads(self._refused_file.read_text()) if self._refused_file.exists() else {}
+        noted = _read(self._refused_file) or {}
         return noted.get("checksum", ""), noted.get("reason", "")
 
     async def take_back(self, checksum: str, reason: str) -> bool:
-        """Apply the configuration before the last one again. Returns what ``apply`` returns.
+        """Apply the configuration before the last one again. Returns what ``apply`` returns; False if there is none.
 
         The reason is stored first, so that an agent that was killed meanwhile does not try the configuration again.
+        Call this again after such an end: some files may be those of the configuration before already.
         """
         before = self.on_trial
         if before is None:
             return False
-        self._refused_file.write_text(json.dumps({"checksum": checksum, "reason": reason}))
+        _store(self._refused_file, {"checksum": checksum, "reason": reason})
         restart_self = await self.apply(before)
         self._before_file.unlink(missing_ok=True)
         return restart_self
 
     def last_applied(self) -> Document:
-        try:
-            document: Document = json.loads(self._last_file.read_text())
-        except FileNotFoundError:
-            return {}
-        return document
+        return _read(self._last_file) or {}
 
     async def apply(self, wanted: Document, *, on_trial: bool = False) -> bool:
         """Apply a config. Returns whether the agent's own unit or files have changed, so that it must be restarted.
@@ -114,8 +129,7 @@ class Applier:
         units = list(spec.get("units") or ())
         starts_trial = on_trial and bool(last) and last != wanted and self.on_trial is None
         if starts_trial:
-            self._before_file.write_text(json.dumps(last, sort_keys=True))
-            self._before_file.chmod(0o600)
+            _store(self._before_file, last)
         changes = Changes(self._pending_file)
         self._containerd(spec.get("criConfig") or {}, changes)
         for file in files:
@@ -137,8 +151,7 @@ class Applier:
             self._before_file.unlink()
         for path in {file["path"] for file in _of(last, "files")} - {file["path"] for file in files}:
             self._system.remove(path)
-        self._last_file.write_text(json.dumps(wanted, sort_keys=True))
-        self._last_file.chmod(0o600)
+        _store(self._last_file, wanted)
         changes.done()
         return restart_self
 

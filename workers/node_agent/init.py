@@ -69,12 +69,14 @@ def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace the file as a whole, readable by root alone."""
+    """Replace the file as a whole, readable by root alone. After a loss of power it is the old or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.rename(path)
 
 

@@ -18,7 +18,7 @@ from aiohttp.resolver import ThreadedResolver
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from api.validation.field import Faults, Path
-from api.validation.logins import address_fault, check_https
+from api.validation.logins import address_fault, check_https, reached_by
 
 log = logging.getLogger(__name__)
 
@@ -186,11 +186,9 @@ class _Resolver(AbstractResolver):
 def _address_fault(text: str, blocked: Iterable[Network]) -> str:
     """Why a tenant may not make this process connect to an address; empty if it may."""
     try:
-        address = ipaddress.ip_address(text.partition("%")[0])
+        address = reached_by(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
         return "is no address"
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
     if fault := address_fault(address):
         return fault
     if any(address.version == network.version and address in network for network in blocked):

@@ -10,6 +10,7 @@ import pytest
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.quota import MAX_QUANTITY, METRICS, Reservation, named_quotas
 from kube.errors import Forbidden
+from tests.unit.admission.test_logins import config_map
 from tests.unit.admission.webhooks import BINDING, ask
 from tests.unit.api.shoots import PROFILE, changed, complete
 from tests.unit.api.test_quota import quota
@@ -99,6 +100,16 @@ async def test_a_message_names_quota_scope_and_amounts(client, limited):
         'shoots.core.gardener.cloud "demo" is forbidden: Quota garden-local/trial for the project is exceeded: '
         "cpu: 4 used, 8 asked, 10 allowed"
     )
+
+
+async def test_a_shoot_that_is_refused_for_another_reason_reserves_nothing(client, limited):
+    """A grant counts for 30 s, and would keep other Shoots out."""
+    limited.objects.append(config_map("issuers", {"kind": "AuthenticationConfiguration"}))
+    faulty = complete(
+        "spec.kubernetes.kubeAPIServer", {"structuredAuthentication": {"configMapName": "issuers"}}, bound=True
+    ).to_wire()
+    assert "ConfigMap garden-local/issuers" in await refusal(client, shoot(kubernetes=faulty["spec"]["kubernetes"]))
+    assert not [each for each in limited.objects if each["kind"] == "Lease"]
 
 
 async def test_each_metric_is_told(client, garden):

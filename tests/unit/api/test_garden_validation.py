@@ -102,7 +102,12 @@ def test_a_seed_in_use_keeps_its_domain_and_itself():
     ("path", "value", "complaint"),
     [
         ("metadata.name", "much-too-long", "metadata.name: Invalid value"),
+        ("metadata.name", "a.b", "metadata.name: Invalid value"),
         ("spec.namespace", "kube-system", "must start with garden-"),
+        ("spec.namespace", "garden-a.b", "spec.namespace: Invalid value"),
+        ("spec.namespace", "garden-", "spec.namespace: Invalid value"),
+        ("spec.namespace", "garden-A", "spec.namespace: Invalid value"),
+        ("spec.namespace", "garden-a/../kube-system", "spec.namespace: Invalid value"),
         ("spec.members", [{"kind": "User", "name": "a", "role": "king"}], "members[0].roles: Unsupported value"),
         ("spec.members", [{"kind": "User", "name": "a"}] * 2, "spec.members[1]: Duplicate value"),
         ("spec.tolerations", {"defaults": [{"key": "x"}]}, "must be in the whitelist"),

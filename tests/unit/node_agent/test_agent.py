@@ -322,3 +322,42 @@ async def test_a_change_that_does_not_restart_the_kubelet_is_on_no_trial(
     await until(lambda: applied(api) == checksum("two"))
     assert len(asked) == 1, "only before it is applied"
     assert not (state / "previous-osc.yaml").exists()
+
+
+async def test_a_taking_back_that_was_interrupted_is_ended(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet starts with the files of the configuration before, which is no sign that the new one is good."""
+    monkeypatch.setattr("workers.node_agent.agent._RETRY_SECONDS", 0.05)
+    marker, restart = system.path("/etc/marker"), "systemctl restart --no-block kubelet.service"
+    api.put(NODES, node())
+    api.put(SECRETS, of_kubelet("good"))
+    await until(lambda: applied(api) == kubelet_checksum("good"))
+
+    def starts() -> bool:
+        if bad := marker.read_text() == "bad":
+            system.fails.add(restart)
+        return not bad
+
+    system.kubelet_starts = starts
+    api.put(SECRETS, of_kubelet("bad"))
+    await until(lambda: restart in system.fails and marker.read_text() == "good")
+    system.kubelet_starts = lambda: True
+    await until(lambda: system.commands.count(restart) >= 3)
+    system.fails.clear()
+
+    await until(lambda: refusal(api))
+    assert applied(api) == kubelet_checksum("good")
+
+
+@pytest.mark.parametrize(
+    "name", ["previous-osc.yaml", "refused-osc.json", "last-applied-osc.yaml", "pending-changes.json"]
+)
+async def test_a_file_of_state_that_a_loss_of_power_has_cut_off_does_not_stop_the_agent(
+    api: ApiServer, system: FakeSystem, state: Path, agent: NodeAgent, name: str
+) -> None:
+    (state / name).write_text("{")
+    api.put(NODES, node())
+    api.put(SECRETS, of_kubelet("good"))
+
+    await until(lambda: applied(api) == kubelet_checksum("good"))
