@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -395,11 +396,14 @@ def _write_files(
     directory: Path, bastion: Object, own_key: str, node_keys: Sequence[str], nodes: Sequence[Node]
 ) -> Path:
     """Write private keys and the configuration of ssh; returns the configuration."""
+    config = directory / "config"
+    # Not ProxyJump, which does not quote the path of the configuration.
+    proxy = f"ssh -F {shlex.quote(str(config)).replace('%', '%%')} -W [%h]:%p {_ALIAS}"
     own = _write(directory / "bastion.key", own_key)
     others = [_write(directory / f"node-{number}.key", key) for number, key in enumerate(node_keys)]
     lines = [f"Host {_ALIAS}", f"  HostName {_address_of(bastion)}", f"  IdentityFile {_quoted(own)}"]
     for node in nodes:
-        lines += [f"Host {node.name}", f"  HostName {node.address}", f"  ProxyJump {_ALIAS}"]
+        lines += [f"Host {node.name}", f"  HostName {node.address}", f"  ProxyCommand {proxy}"]
         lines += [f"  IdentityFile {_quoted(each)}" for each in others]
     lines += [
         "Host *",
@@ -413,7 +417,7 @@ def _write_files(
         "  ServerAliveInterval 30",
         "  LogLevel ERROR",
     ]
-    return _write(directory / "config", "\n".join(lines) + "\n")
+    return _write(config, "\n".join(lines) + "\n")
 
 
 def _address_of(bastion: Object) -> str:

@@ -209,7 +209,9 @@ async def test_the_configuration_leads_through_the_bastion_and_trusts_no_other_f
     config = machine.calls[-1]["files"]["config"][1]
     lines = [line.strip() for line in config.splitlines()]
     assert lines[:2] == ["Host bastion", "HostName 198.18.4.1"]
-    assert lines[3:6] == ["Host node-a", "HostName 10.0.0.1", "ProxyJump bastion"]
+    directory = machine.calls[-1]["arguments"][1].removesuffix("/config")
+    proxy = f"ProxyCommand ssh -F {directory}/config -W [%h]:%p bastion"
+    assert lines[3:6] == ["Host node-a", "HostName 10.0.0.1", proxy]
     assert sum("node-" in each for each in lines if each.startswith("IdentityFile")) == 2
     assert {"IdentitiesOnly yes", "IdentityAgent none", "StrictHostKeyChecking accept-new"} <= set(lines)
     [known] = [each for each in lines if each.startswith("UserKnownHostsFile")]
