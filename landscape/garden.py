@@ -49,6 +49,7 @@ _SECURITY = "security.gardener.cloud/v1alpha1"
 _EXTENSIONS = (
     ("BackupBucket", PROVIDER),
     ("BackupEntry", PROVIDER),
+    ("Bastion", PROVIDER),
     ("ControlPlane", PROVIDER),
     ("DNSRecord", PROVIDER),
     ("Infrastructure", PROVIDER),

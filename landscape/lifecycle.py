@@ -23,6 +23,7 @@ from landscape import (
     kernel,
     network,
     object_store,
+    public_addresses,
     residue,
     seed,
     temporal,
@@ -208,6 +209,7 @@ class _Up:
             await cluster.start_control_plane()
         if cluster_plan.name == "cloud":
             self._cloud_serves.set()
+            self._processes.start(public_addresses.process(self._plan))
         with self._progress.step(f"{cluster_plan.name}: node ready"):
             await self._containerd(cluster, cluster_plan, role)
             await cluster.start_node()

@@ -42,6 +42,9 @@ async def up(plan: Plan) -> None:
         await _link(link)
     routes = [f"route replace unreachable {network} {_LAST_RESORT}" for network in _PRIVATE]
     routes.append(f"route replace {plan.central_address}/32 via {plan.host_link('garden').right_address}")
+    # Users have one address, by which the garden and the cloud know them, as on the internet.
+    user = plan.host_link("garden").left_address
+    routes.append(f"route replace {plan.public_network} via {plan.host_link('cloud').right_address} src {user}")
     await _batch(None, routes)
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS))
 
@@ -126,6 +129,8 @@ async def _cloud(plan: Plan) -> None:
     """
     cloud, namespace = plan.cloud, plan.cloud.netns
     routes = [f"route replace {plan.central_address}/32 via {plan.garden_link('cloud').left_address}"]
+    user = plan.host_link("garden").left_address
+    routes.append(f"route replace {user}/32 via {plan.host_link('cloud').left_address}")
     for seed in plan.seeds:
         routes.append(f"route replace {seed.address}/32 via {plan.cloud_link(seed.name).right_address}")
     await _batch(namespace, _common() + routes + _service_routes(cloud.services, cloud.address))

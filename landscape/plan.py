@@ -236,6 +236,11 @@ class Plan:
         return f"{self._address(8, 0)}/22"
 
     @property
+    def public_network(self) -> str:
+        """Addresses of the cloud's load balancers, which users reach; bastions have such addresses."""
+        return f"{self._address(4, 0)}/24"
+
+    @property
     def dns_zone(self) -> str:
         return f"{self.name}.garden.test"
 

@@ -36,7 +36,7 @@ ON_A_LANDSCAPE: dict[str, tuple[str, ...]] = {
     ),
     "docs/flows/README.md": ("gardener flow",),
     "docs/observability.md": ("secret() {", "kubectl -n garden-local get configmap"),
-    "docs/operations/bastions.md": ("kubectl",),
+    "docs/operations/bastions.md": ("kubectl", "node=$(kubectl", "gardener shoot ssh"),
     "docs/operations/high-availability.md": ("kubectl -n shoot--local--demo get etcd",),
     "docs/operations/kept-backups.md": ("kubectl -n garden-local get backupentries",),
     "docs/operations/repair.md": ("gardener flow",),

@@ -47,6 +47,18 @@ def _check_block(block: IPBlock, path: Path, faults: Faults) -> None:
             faults.invalid(path / "except" @ index, each, f"must be within {block.cidr}")
 
 
+def check_bastion_creator(bastion: Bastion, old: Bastion, user: str) -> Faults:
+    """Faults of a change of the sources by another user than the creator. Source: GEP-15.
+
+    The creator holds the key of the bastion, and answers for the addresses that it is open to.
+    """
+    faults = Faults()
+    creator = old.metadata.annotations.get(CREATED_BY)
+    if bastion.spec.ingress != old.spec.ingress and creator != user:
+        faults.forbidden(SPEC / "ingress", f"only its creator {creator} may change it: create a Bastion of your own")
+    return faults
+
+
 def check_bastion_change(bastion: Bastion, old: Bastion) -> Faults:
     """Faults of a change that the schema's rules do not cover: the name of the creator is immutable."""
     faults = Faults()

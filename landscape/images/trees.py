@@ -29,7 +29,9 @@ MACHINE_PACKAGES = (
     "conntrack",
     "containerd",
     "containernetworking-plugins",
+    "openssh-server",
     "runc",
+    "sudo",
     "systemd",
     "systemd-sysv",
 )
@@ -60,7 +62,7 @@ _MASKED_UNITS = (
     "systemd-tmpfiles-clean.timer", "systemd-udev-settle.service", "systemd-udev-trigger.service",
     "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udevd.service",
     "systemd-update-done.service", "systemd-update-utmp.service", "systemd-update-utmp-runlevel.service",
-    "systemd-user-sessions.service", "systemd-vconsole-setup.service",
+    "systemd-vconsole-setup.service",
 )  # fmt: skip
 
 
@@ -103,6 +105,9 @@ def make_machine(directory: Path, debs: Path, progress: Callable[[str], None]) -
         init = tree / "usr/sbin/init"
         init.unlink()
         init.symlink_to("/usr/local/lib/machine/init")
+        # Each machine makes its own key at its first start: see ssh.service.d.
+        for key in (tree / "etc/ssh").glob("ssh_host_*"):
+            key.unlink()
         # Leave it empty: systemd creates an id for each machine, in memory.
         (tree / "etc/machine-id").write_text("")
         _slim(tree)

@@ -1,102 +1,112 @@
-"""A Bastion in the life of a Shoot. The test makes the hosts, as a cloud's extension would.
+"""A Bastion in the life of a Shoot, from its creation in the cloud to its end.
 
 The tests run in the order in which they stand. The deletion of a Shoot that has a Bastion is in test_shoot.
 """
 
 import base64
-import functools
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import pytest
 
-from tests.landscape.bastions import FROM, KEY, KIND, NAME, bastion, host_of, let_go, names, offered, order, serve
+from activities.provider_local.bastion import LABEL
+from landscape.plan import load
+from tests.landscape.bastions import (
+    FROM,
+    KEY,
+    KIND,
+    NAME,
+    bastion,
+    host_of,
+    in_cloud,
+    left_in_cloud,
+    names,
+    order,
+)
 from tests.landscape.shoots import Shoot, decoded, eventually, refused
+from workers.provider_local.driver import MACHINE_LABEL
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
 
-@pytest.fixture(scope="module")
-def reached(shoot: Shoot) -> Iterator[Shoot]:
-    """The Shoot that tests share, whose nodes are to be reached by SSH, and a cloud that makes Bastions for it."""
-    with offered(shoot):
-        yield shoot
-
-
-def test_an_impossible_bastion_is_refused(reached: Shoot) -> None:
-    said = refused(*_create(reached), stdin=json.dumps(bastion(reached, shootRef={"name": "missing"})))
+def test_an_impossible_bastion_is_refused(shoot: Shoot) -> None:
+    said = refused(*_create(shoot), stdin=json.dumps(bastion(shoot, shootRef={"name": "missing"})))
     assert "shoot garden-local/missing not found" in said
-    said = refused(*_create(reached), stdin=json.dumps(bastion(reached, sshPublicKey="ssh-ed25519 AAAA")))
+    said = refused(*_create(shoot), stdin=json.dumps(bastion(shoot, sshPublicKey="ssh-ed25519 AAAA")))
     assert "must be a public key as in authorized_keys" in said
 
 
-def test_a_bastion_is_created_in_the_cloud_and_reports_its_address(reached: Shoot) -> None:
-    order(reached)
-    host = host_of(reached)
+def test_a_bastion_is_created_in_the_cloud_and_reports_its_address(shoot: Shoot) -> None:
+    order(shoot)
+    host = host_of(shoot)
     assert host["spec"]["type"] == "local"
     assert host["spec"]["ingress"] == [{"ipBlock": {"cidr": FROM}}]
     assert KEY in base64.b64decode(host["spec"]["userData"]).decode()
 
-    serve(reached, ip="198.51.100.7")
-    reached.garden("wait", "--for=condition=BastionReady", f"{KIND}/{NAME}", "--timeout=20s")
-    made = _get(reached)
-    assert made["spec"]["seedName"] == reached.seed
-    assert made["status"]["ingress"] == {"ip": "198.51.100.7"}
+    made = _get(shoot)
+    assert made["spec"]["seedName"] == shoot.seed
+    plan = load(shoot.landscape.name)
+    assert plan is not None
+    assert IPv4Address(made["status"]["ingress"]["ip"]) in IPv4Network(plan.public_network)
     assert made["metadata"]["annotations"]["gardener.cloud/created-by"]
-    assert reached.name in reached.garden("get", KIND)
+    assert shoot.name in shoot.garden("get", KIND)
 
 
-def test_nodes_accept_ssh_with_the_key_of_the_shoot(reached: Shoot) -> None:
-    pair = json.loads(reached.garden("get", "secret", f"{reached.name}.ssh-keypair", "-o", "json"))
+def test_nodes_accept_ssh_with_the_key_of_the_shoot(shoot: Shoot) -> None:
+    pair = json.loads(shoot.garden("get", "secret", f"{shoot.name}.ssh-keypair", "-o", "json"))
     public = decoded(pair)["id_rsa.pub"].decode().strip()
-    assert _authorized(reached) == {public}
+    assert _authorized(shoot) == {public}
 
 
-def test_a_keepalive_request_extends_the_life_of_a_bastion(reached: Shoot) -> None:
-    before = _lifetime(_get(reached))
+def test_a_keepalive_request_extends_the_life_of_a_bastion(shoot: Shoot) -> None:
+    before = _lifetime(_get(shoot))
     eventually(lambda: datetime.now(before[0].tzinfo) - before[0] > timedelta(seconds=1), "another second", 5)
-    reached.garden("annotate", KIND, NAME, "gardener.cloud/operation=keepalive")
-    eventually(lambda: "gardener.cloud/operation" not in _get(reached)["metadata"]["annotations"], "it is heard", 10)
+    shoot.garden("annotate", KIND, NAME, "gardener.cloud/operation=keepalive")
+    eventually(lambda: "gardener.cloud/operation" not in _get(shoot)["metadata"]["annotations"], "it is heard", 10)
 
-    heard, expires = _lifetime(_get(reached))
+    heard, expires = _lifetime(_get(shoot))
     assert heard > before[0]
     assert expires - heard == timedelta(hours=1)
 
 
-def test_a_bastion_accepts_changed_sources_but_no_other_key(reached: Shoot) -> None:
+def test_a_bastion_accepts_changed_sources_but_no_other_key(shoot: Shoot) -> None:
     elsewhere = [{"ipBlock": {"cidr": "192.0.2.7/32"}}]
-    reached.garden("patch", KIND, NAME, "--type=merge", "-p", json.dumps({"spec": {"ingress": elsewhere}}))
-    eventually(lambda: host_of(reached)["spec"]["ingress"] == elsewhere, "the cloud is asked to let them in", 10)
-    serve(reached, ip="198.51.100.7")
+    shoot.garden("patch", KIND, NAME, "--type=merge", "-p", json.dumps({"spec": {"ingress": elsewhere}}))
+    eventually(lambda: _sources(shoot) == ["192.0.2.7/32"], "the cloud lets the others in", 20)
 
     patch = json.dumps({"spec": {"sshPublicKey": f"{KEY} another"}})
-    argv = reached.landscape.argv("garden", "-n", "garden-local", "patch", KIND, NAME, "--type=merge", "-p", patch)
+    argv = shoot.landscape.argv("garden", "-n", "garden-local", "patch", KIND, NAME, "--type=merge", "-p", patch)
     assert "field is immutable" in refused(*argv)
 
 
-def test_a_bastion_is_deleted_with_the_ssh_access_of_its_shoot(reached: Shoot) -> None:
-    reached.change({"provider": {"workersSettings": {"sshAccess": {"enabled": False}}}})
-    let_go(reached)
-    eventually(lambda: not names(reached, KIND), "the garden's is gone, too", 20)
-    reached.wait_until_reconciled(90)
-    tasks = {each["name"]: each["state"] for each in reached.flow()["tasks"]}
+def test_a_bastion_is_deleted_with_the_ssh_access_of_its_shoot(shoot: Shoot) -> None:
+    shoot.change({"provider": {"workersSettings": {"sshAccess": {"enabled": False}}}})
+    eventually(lambda: not names(shoot, KIND), "it is gone", 30)
+    assert left_in_cloud(shoot) == []
+    shoot.wait_until_reconciled(90)
+    tasks = {each["name"]: each["state"] for each in shoot.flow()["tasks"]}
     assert tasks["delete_bastions"] == "Finished"
-    assert _authorized(reached) == {""}
+    assert _authorized(shoot) == {""}
 
-    said = refused(*_create(reached), stdin=json.dumps(bastion(reached)))
+    said = refused(*_create(shoot), stdin=json.dumps(bastion(shoot)))
     assert "ssh access is disabled for worker nodes" in said
-    reached.change({"provider": {"workersSettings": {"sshAccess": {"enabled": True}}}})
-    reached.wait_until_reconciled(90)
+    shoot.change({"provider": {"workersSettings": {"sshAccess": {"enabled": True}}}})
+    shoot.wait_until_reconciled(90)
 
 
 def _authorized(shoot: Shoot) -> set[str]:
     """Keys that the machines of a Shoot accept."""
     command = "cat /home/gardener/.ssh/authorized_keys 2> /dev/null || true"
-    cloud = functools.partial(shoot.landscape.kubectl, "cloud", "-n", f"infra-{shoot.technical_id}")
-    machines = cloud("get", "pods", "-o", "name").split()
-    return {cloud("exec", each, "--", "sh", "-c", command).strip() for each in machines}
+    machines = in_cloud(shoot, "get", "pods", "-l", MACHINE_LABEL, "-o", "name").split()
+    return {in_cloud(shoot, "exec", each, "--", "sh", "-c", command).strip() for each in machines}
+
+
+def _sources(shoot: Shoot) -> list[str]:
+    [service] = json.loads(in_cloud(shoot, "get", "services", "-l", LABEL, "-o", "json"))["items"]
+    sources: list[str] = service["spec"]["loadBalancerSourceRanges"]
+    return sources
 
 
 def _create(shoot: Shoot) -> list[str]:

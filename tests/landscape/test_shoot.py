@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -299,10 +298,10 @@ def test_a_shoot_without_confirmation_is_not_deleted(landscape: Landscape, shoot
 
 
 @pytest.fixture(scope="module")
-def with_bastion(shoot: Shoot) -> Iterator[Shoot]:
-    with bastions.offered(shoot):
-        bastions.order(shoot)
-        yield shoot
+def with_bastion(shoot: Shoot) -> Shoot:
+    bastions.order(shoot)
+    bastions.hold(shoot)
+    return shoot
 
 
 def test_deletion_waits_for_bastions(with_bastion: Shoot) -> None:

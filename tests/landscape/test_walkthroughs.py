@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.landscape.bastions import HOST_FINALIZER, HOST_KIND, KEY, KIND, NAME, let_go, names, offered, serve
+from tests.landscape.bastions import KEY, KIND, NAME, left_in_cloud, names
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import Shoot, eventually
 from tests.walkthroughs import ON_A_LANDSCAPE, ROOT, Command, commands, pattern_of
@@ -94,14 +94,6 @@ def reader(shoot: Shoot, tmp_path: Path) -> Iterator[Reader]:
         yield reader
 
 
-def _serve_bastion(shoot: Shoot) -> None:
-    """Be the extension that makes the host of the document's Bastion."""
-    eventually(lambda: NAME in shoot.control_plane("get", HOST_KIND, "-o", "name"), "the gardenlet orders the host", 20)
-    finalizers = f'{{"metadata": {{"finalizers": ["{HOST_FINALIZER}"]}}}}'
-    shoot.control_plane("patch", HOST_KIND, NAME, "--type=merge", "-p", finalizers)
-    serve(shoot, ip="198.51.100.7")
-
-
 def _until_maintained(shoot: Shoot) -> None:
     def maintained() -> bool:
         return bool((shoot.get()["status"].get("lastMaintenance") or {}).get("state") == "Succeeded")
@@ -110,7 +102,6 @@ def _until_maintained(shoot: Shoot) -> None:
 
 
 BEFORE: dict[str, Callable[[Shoot], None]] = {
-    "kubectl -n garden-local wait --for=condition=BastionReady": _serve_bastion,
     "kubectl -n garden-local get shoot demo -o jsonpath='{.status.lastMaintenance}'": _until_maintained,
 }
 """Actions before a command, by other actors than the reader."""
@@ -118,11 +109,10 @@ BEFORE: dict[str, Callable[[Shoot], None]] = {
 
 def _bastion(shoot: Shoot, stack: ExitStack) -> None:
     def remove() -> None:
-        shoot.garden("delete", KIND, NAME, "--wait=false")
-        let_go(shoot)
-        eventually(lambda: not names(shoot, KIND), "the Bastion is gone", 20)
+        shoot.garden("delete", KIND, NAME, "--ignore-not-found")
+        eventually(lambda: not names(shoot, KIND), "no Bastion is left", 30)
+        assert left_in_cloud(shoot) == []
 
-    stack.enter_context(offered(shoot))
     stack.callback(remove)
 
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
+from activities.secrets.crypto import KeyAlgorithm, new_key, public_ssh
 from api import resources
 from api.access import RBAC
 from api.resources import Resource
-from kube.errors import Forbidden, Invalid
+from kube.errors import ApiError, Forbidden, Invalid
 from tests.pages import check_table
 from tests.security.gardens import RealGarden, person, real_garden
 from tests.unit.admission.webhooks import BINDING, SECRET
@@ -581,3 +582,28 @@ async def test_an_admin_names_a_secret_of_another_project_by_a_path(
 
     with pytest.raises(Forbidden, match="there is no such Secret"):
         await asked[kind]()
+
+
+@pytest.mark.attack(actor="T1", asset="A3", finding=18)
+async def test_a_member_makes_a_bastion_for_a_shoot_of_another_project(garden: RealGarden) -> None:
+    """A Bastion names a Shoot of its own namespace, so the way to another's is a Bastion in that namespace."""
+
+    def bastion(namespace: str, shoot: str) -> Object:
+        return {
+            "apiVersion": "operations.gardener.cloud/v1alpha1",
+            "kind": "Bastion",
+            "metadata": {"name": "anna", "namespace": namespace},
+            "spec": {
+                "shootRef": {"name": shoot},
+                "sshPublicKey": public_ssh(new_key(KeyAlgorithm.P256)).decode(),
+                "ingress": [{"ipBlock": {"cidr": "198.51.100.7/32"}}],
+            },
+        }
+
+    await until(functools.partial(has_all_rights, garden), 60)
+    with pytest.raises(Forbidden, match="cannot create resource"):
+        await garden.clients[ANNA].create(bastion("garden-other", "theirs"))
+    with pytest.raises(ApiError, match="shoot garden-team/theirs not found"):
+        await garden.clients[ANNA].create(bastion("garden-team", "theirs"))
+    with pytest.raises(ApiError):
+        await garden.clients[ANNA].create(bastion("garden-team", "../garden-other/theirs"))

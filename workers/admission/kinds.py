@@ -46,7 +46,13 @@ from api.meta import KubeObject
 from api.names import backup_entry_names, domains_above
 from api.resources import Object, Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
-from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
+from api.validation.bastion import (
+    check_bastion,
+    check_bastion_change,
+    check_bastion_creator,
+    check_bastion_provider,
+    check_bastion_shoot,
+)
 from api.validation.binding import check_move, check_while_moving, is_moving
 from api.validation.field import Faults
 from api.validation.garden import (
@@ -664,6 +670,7 @@ async def validate_bastion(review: Review, garden: Garden) -> list[str]:
     bastion, old = review.models(Bastion)
     if old is not None:
         refuse_invalid(review, check_bastion_change(bastion, old))
+        refuse_forbidden(review, check_bastion_creator(bastion, old, review.user.name))
     if review.spec_changed:
         refuse_invalid(review, check_bastion(bastion))
     if old is None:

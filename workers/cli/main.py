@@ -22,7 +22,11 @@ _COMMANDS = {
     "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
     "project": ("workers.cli.project", "project", "List, add and remove the members of a Project."),
     "seed": ("workers.cli.seed", "seed", "Move all control planes out of a seed."),
-    "shoot": ("workers.cli.shoot", "shoot", "List and create Shoots, and move their control planes."),
+    "shoot": (
+        "workers.cli.shoot",
+        "shoot",
+        "List, create and move Shoots, and log in to their nodes.",
+    ),
     "worker": ("workers.cli.worker", "worker", "Run one of our processes."),
 }
 

@@ -1,4 +1,4 @@
-"""``gardener shoot list|create|move``: Shoots as their owners see them, and moves of their control planes."""
+"""``gardener shoot list|create|move|ssh``: Shoots as their owners see them, and moves of their control planes."""
 
 import asyncio
 import json
@@ -18,6 +18,7 @@ from kube.cache import Cache
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from workers.cli.connection import garden_client, namespaced_name
+from workers.cli.ssh import ssh
 
 T = TypeVar("T")
 
@@ -28,6 +29,9 @@ _SILENCE_SECONDS = 60 * 60.0
 @click.group()
 def shoot() -> None:
     """Operate Shoots."""
+
+
+shoot.add_command(ssh)
 
 
 _GARDEN = click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")

@@ -26,6 +26,7 @@ _WRITE = [*_READ, "create", "patch", "delete"]
 _KINDS = [
     "backupbuckets",
     "backupentries",
+    "bastions",
     "controlplanes",
     "dnsrecords",
     "infrastructures",

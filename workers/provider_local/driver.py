@@ -3,7 +3,6 @@
 All objects are named after the machine, so that a retry finds the objects that an earlier attempt created.
 """
 
-import base64
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from activities.provider_local.cloud import Clouds, cloud_errors
+from activities.provider_local.computers import computer_pod, user_data_name, user_data_secret
 from activities.provider_local.provider import PROVIDER_TYPE, provider_section
 from api.errors import ErrorCode
 from api.local import MachineProviderSpec
@@ -22,9 +22,6 @@ from kube.client import KubeClient, WatchEvent
 from kube.errors import AlreadyExists
 from workers.machine_controller_manager.driver import MachineError, ResolvedClass
 
-_USER_DATA_FILE = "userdata"
-_GRACE_SECONDS = 1
-"""Short, because a machine that is deleted was drained before, or is deleted with its whole cluster."""
 MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
 
 _CODES: Mapping[str, MachineCode] = {
@@ -71,7 +68,8 @@ class LocalDriver:
         with _machine_errors(f"creating machine {name}"):
             spec = _provider_spec(class_)
             cloud = await self._connect(class_)
-            for each in (user_data_secret(name, spec.namespace, user_data), machine_pod(name, spec, class_.name)):
+            secret = user_data_secret(name, spec.namespace, user_data, {MACHINE_LABEL: name})
+            for each in (secret, machine_pod(name, spec, class_.name)):
                 with contextlib.suppress(AlreadyExists):
                     await cloud.create(each)
         return provider_id(name, spec)
@@ -95,7 +93,7 @@ class LocalDriver:
                 if not pod["metadata"].get("deletionTimestamp"):
                     await cloud.delete(POD, name, namespace, uid=pod["metadata"]["uid"])
                 return False
-            await cloud.delete(SECRET, _secret_name(name), namespace)
+            await cloud.delete(SECRET, user_data_name(name), namespace)
         return True
 
     async def machines(self, class_: ResolvedClass) -> MachinePods:
@@ -125,70 +123,26 @@ def provider_id(name: str, spec: MachineProviderSpec) -> str:
     return f"local:///{spec.namespace}/{name}"
 
 
-def user_data_secret(name: str, namespace: str, script: bytes) -> dict[str, Any]:
-    """Secret with the script that a machine boots with."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": _secret_name(name), "namespace": namespace, "labels": {MACHINE_LABEL: name}},
-        "type": "Opaque",
-        "immutable": True,
-        "data": {_USER_DATA_FILE: base64.b64encode(script).decode()},
-    }
-
-
 def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[str, Any]:
-    """Pod that is the machine. Its first process is systemd. What the machine mounts and runs ends with the pod."""
-    volumes: list[dict[str, Any]] = [
-        {"name": "userdata", "secret": {"secretName": _secret_name(name), "defaultMode": 0o400}},
-        {"name": "containerd", "emptyDir": {}},
-        {"name": "kubelet", "emptyDir": {}},
-        {"name": "run", "emptyDir": {"medium": "Memory"}},
-        {"name": "cgroup", "hostPath": {"path": "/sys/fs/cgroup", "type": "Directory"}},
-    ]
-    # No mount propagation: mounts of the kubelet in the pod must not stay behind on the cloud's host.
-    mounts: list[dict[str, Any]] = [
-        {"name": "userdata", "mountPath": "/etc/machine", "readOnly": True},
-        {"name": "containerd", "mountPath": "/var/lib/containerd"},
-        {"name": "kubelet", "mountPath": "/var/lib/kubelet"},
-        {"name": "run", "mountPath": "/run"},
-        {"name": "cgroup", "mountPath": "/sys/fs/cgroup"},
-    ]
+    """Pod that is the machine."""
+    pod = computer_pod(
+        name,
+        spec.namespace,
+        image=spec.image,
+        labels={"app": "machine", MACHINE_LABEL: name},
+        cpu_millis=spec.cpu_millis,
+        memory_bytes=spec.memory_bytes,
+    )
+    pod["metadata"]["annotations"] = {"machine.sapcloud.io/class": class_name}
+    further = [("containerd", "/var/lib/containerd"), ("kubelet", "/var/lib/kubelet")]
+    volumes: list[dict[str, Any]] = [{"name": each, "emptyDir": {}} for each, _ in further]
+    mounts: list[dict[str, Any]] = [{"name": each, "mountPath": path} for each, path in further]
     if spec.images_directory:
         volumes.append({"name": "images", "hostPath": {"path": spec.images_directory, "type": "Directory"}})
         mounts.append({"name": "images", "mountPath": "/opt/images", "readOnly": True})
-    requests = {"cpu": f"{spec.cpu_millis}m", "memory": str(spec.memory_bytes)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": spec.namespace,
-            "labels": {"app": "machine", MACHINE_LABEL: name},
-            "annotations": {"machine.sapcloud.io/class": class_name},
-        },
-        "spec": {
-            "hostname": name,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "restartPolicy": "Always",
-            "dnsPolicy": "Default",
-            "terminationGracePeriodSeconds": _GRACE_SECONDS,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "machine",
-                    "image": spec.image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": "container", "value": "oci"}],
-                    "securityContext": {"privileged": True},
-                    "resources": {"requests": requests},
-                    "volumeMounts": mounts,
-                }
-            ],
-            "volumes": volumes,
-        },
-    }
+    pod["spec"]["volumes"] += volumes
+    pod["spec"]["containers"][0]["volumeMounts"] += mounts
+    return pod
 
 
 def _name(machine: Mapping[str, Any]) -> str:
@@ -198,7 +152,3 @@ def _name(machine: Mapping[str, Any]) -> str:
 def _provider_spec(class_: ResolvedClass) -> MachineProviderSpec:
     where = f"providerSpec of {MACHINE_CLASS.kind} {class_.name}"
     return provider_section(MachineProviderSpec, class_.object.get("providerSpec"), where)
-
-
-def _secret_name(machine: str) -> str:
-    return f"{machine}-user-data"

@@ -7,6 +7,7 @@ from datetime import timedelta
 from temporalio.worker import Worker
 
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
+from activities.provider_local.bastion import BastionActuator
 from activities.provider_local.cloud import Clouds
 from activities.provider_local.control_plane import ControlPlaneActuator
 from activities.provider_local.dns_record import DNSRecordActuator
@@ -87,7 +88,11 @@ async def run(config_path: str) -> None:
         BackupBucketActuator(seed),
         BackupEntryActuator(seed),
     ]
-    long = [InfrastructureOperations(seed, clouds, operations), WorkerActuator(seed, operations)]
+    long = [
+        InfrastructureOperations(seed, clouds, operations),
+        WorkerActuator(seed, operations),
+        BastionActuator(seed, clouds),
+    ]
     health = Health()
     runner = await health.serve(config.health)
     health.ready = True
