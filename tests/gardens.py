@@ -8,7 +8,7 @@ import contextlib
 import functools
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,6 +53,8 @@ class ApiServer:
     """The group of each user, which may be empty. User ``admin`` is there in any case."""
     port: int = field(default_factory=free_port)
     client_authority: KeyPair = field(default_factory=lambda: new_authority("ca-client-of-server"))
+    flags: Sequence[str] = ()
+    """More flags of the API server."""
 
     @property
     def url(self) -> str:
@@ -75,7 +77,7 @@ class ApiServer:
         (self.directory / "clients.crt").write_bytes(self.client_authority.certificate)
         users = {ADMIN: "system:masters", **self.groups}
         tokens = "".join(f'{name},{name},{name},"{group}"\n' for name, group in users.items())
-        flags = ("--authorization-mode", "RBAC", "--client-ca-file", "clients.crt")
+        flags = ("--authorization-mode", "RBAC", "--client-ca-file", "clients.crt", *self.flags)
         with contextlib.ExitStack() as stack:
             for command in api_servers.commands(self.directory, self.port, tokens, *flags):
                 stack.enter_context(running(self.directory, *command))
