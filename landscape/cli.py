@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -65,10 +65,24 @@ def landscape() -> None:
     help="Use the Temporal that this machine reaches there, in place of one of the landscape's own. Its namespace "
     "`default` gets our search attributes.",
 )
-def up(name: str, output: str, also_kubernetes: tuple[str, ...], workers: lifecycle.Which, temporal: str) -> None:
+@click.option(
+    "--authentication-config",
+    type=click.File(),
+    help="AuthenticationConfiguration with the OpenID Connect issuers whose tokens the garden accepts, in place of "
+    "those of before. The garden's API server reads it without a restart.",
+)
+def up(
+    name: str,
+    output: str,
+    also_kubernetes: tuple[str, ...],
+    workers: lifecycle.Which,
+    temporal: str,
+    authentication_config: TextIO | None,
+) -> None:
     """Bring the landscape up; start the parts of it that do not run."""
     progress = Progress()
-    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal))
+    authentication = authentication_config.read() if authentication_config else ""
+    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal, authentication))
     progress.say(f"landscape {name} is up")
     _print_status(plan, output, processes=False)
 

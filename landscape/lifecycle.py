@@ -21,6 +21,7 @@ from landscape import (
     images,
     keeper,
     kernel,
+    logins,
     network,
     object_store,
     public_addresses,
@@ -73,11 +74,13 @@ async def up(
     older_versions: Sequence[str] = (),
     which_workers: Which = "all",
     external_temporal: str = "",
+    authentication: str = "",
 ) -> Plan:
     """Start all parts of the landscape that do not run; safe to repeat, also after an ``up`` that was interrupted.
 
     ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: address
-    of an external Temporal; kept until the landscape is taken down.
+    of an external Temporal; kept until the landscape is taken down. ``authentication``: content of an
+    AuthenticationConfiguration with the issuers that the garden trusts; kept until the next one.
     """
     _require_root()
     with _locked(name, progress):
@@ -86,6 +89,8 @@ async def up(
         plan = replace(plan, external_temporal=external_temporal or plan.external_temporal)
         for version in plan.older_versions:
             binaries.kubernetes(version)  # refuse before any process is started
+        if authentication:
+            logins.trust(plan, authentication)
         plan.save()
         runtime_distributions()  # before any thread
         # Make Debian trees while the first ``up`` compiles: debootstrap mostly waits for dpkg.
@@ -166,9 +171,12 @@ class _Up:
         cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
         started = self._workers == "all"
         with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
+            asking = workers.asking_admission(self._plan) if started else {}
             await cluster.start_control_plane(
-                workers.asking_admission(self._plan) if started else None, front_door.processes(self._plan)
+                {**logins.api_server_flags(self._plan), **asking}, front_door.processes(self._plan)
             )
+        with self._progress.step("garden: logins"):
+            await until(partial(logins.are_trusted, self._plan), "the configuration of logins (see its log)", 60)
         with self._progress.step("garden: kinds"):
             await garden.deploy_kinds(self._plan, unrestricted_gardenlets=not started)
         await self._temporal_serves.wait()

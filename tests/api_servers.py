@@ -9,11 +9,15 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm
 from api.images import ETCD_VERSION
+from kube.client import KubeClient
+from kube.errors import ApiError
 from landscape.binaries import KUBERNETES_VERSION
+from tests.unit.kube.waiting import until
 
 _CACHED = Path("~/.cache/gardener/landscape/bin").expanduser()
 ETCD = _CACHED / f"etcd-{ETCD_VERSION}" / "etcd"
@@ -48,6 +52,35 @@ def commands(directory: Path, port: int, tokens: str, *flags: object) -> tuple[l
               "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
               "--service-cluster-ip-range", "10.0.0.0/24", *flags)  # fmt: skip
     return etcd_command(etcd), [str(each) for each in server]
+
+
+def kubeconfig(port: int, token: str) -> dict[str, Any]:
+    """A kubeconfig for the API server at this port, with a static token."""
+    cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": token}}],
+    }
+
+
+def client(port: int, token: str) -> KubeClient:
+    return KubeClient.from_kubeconfig(kubeconfig(port, token))
+
+
+async def ready(admin: KubeClient) -> None:
+    """Returns once the API server is ready."""
+
+    async def answers() -> bool:
+        with contextlib.suppress(ApiError):
+            return bool(await admin.request("GET", "/readyz") == "ok")
+        await asyncio.sleep(0.1)  # the clock of a poll
+        return False
+
+    await until(answers, 90)
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""A garden of a real API server, with the kinds and the roles of a garden, and the subresource server beside it.
+"""A garden of a real API server, and the subresource server beside it.
 
 The subresource server is asked as the front door asks it: with a certificate of the request-header CA, and with the
 user in headers.
@@ -6,15 +6,12 @@ user in headers.
 
 import asyncio
 import base64
-import contextlib
-import functools
 import json
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +19,19 @@ import aiohttp
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm, KeyPair
+from activities.secrets.crypto import KeyPair
 from api import resources
-from api.access import SUBRESOURCE_SERVERS, access, rule
-from api.crds import crds
+from api.access import SUBRESOURCE_SERVERS, rule
 from kube.client import KubeClient
-from kube.errors import ApiError
 from landscape import pki
-from tests import api_servers
-from tests.api_servers import free_port, running
+from tests.api_servers import free_port
+from tests.gardens import ApiServer, new_authority
 from tests.unit.api.shoots import SHOOT
-from tests.unit.kube.waiting import until
 from workers.subresources.process import SubresourcesConfig, serving
 
 Object = dict[str, Any]
 
-NAMESPACE, OTHER_NAMESPACE = "garden-local", "garden-other"
+NAMESPACES = NAMESPACE, OTHER_NAMESPACE = "garden-local", "garden-other"
 ALICE, VICTOR, STRANGER, OPERATOR = "alice", "victor", "stranger", "operator"
 """Project admin, project viewer and outsider of garden-local; operator of the garden."""
 SERVER = "gardener.cloud:system:subresources"
@@ -52,65 +45,14 @@ ADDRESSES = [
 
 
 @contextmanager
-def api_server() -> Iterator["ApiServer"]:
-    """An etcd and an API server with the garden's kinds and roles, and the rights of this module's people."""
-    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        made = ApiServer(Path(directory))
-        for command in made.commands():
-            stack.enter_context(running(made.directory, *command))
-        asyncio.run(made.prepare())
-        yield made
-
-
-def new_authority(name: str) -> KeyPair:
-    return crypto.self_signed_ca(name, algorithm=KeyAlgorithm.P256, now=datetime.now(UTC), validity=timedelta(days=9))
-
-
-@dataclass
-class ApiServer:
-    """The garden's API server. It is a Shoot's API server, too: it accepts certificates of ``client_authority``."""
-
-    directory: Path
-    port: int = field(default_factory=free_port)
-    client_authority: KeyPair = field(default_factory=lambda: new_authority("ca-client-of-server"))
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
-
-    @property
-    def bundle(self) -> str:
-        """Authority of the API server's own certificate."""
-        return (self.directory / "certs/apiserver.crt").read_text()
-
-    def commands(self) -> tuple[list[str], list[str]]:
-        (self.directory / "clients.crt").write_bytes(self.client_authority.certificate)
-        users = [("admin", "system:masters"), (SERVER, SUBRESOURCE_SERVERS), (ALICE, "staff"), (ROBOT, "")]
-        tokens = "".join(f'{name},{name},,"{group}"\n' for name, group in users)
-        flags = ("--authorization-mode", "RBAC", "--client-ca-file", "clients.crt")
-        return api_servers.commands(self.directory, self.port, tokens, *flags)
-
-    def client(self, token: str = "admin") -> KubeClient:
-        cluster = {"server": self.url, "insecure-skip-tls-verify": True}
-        return KubeClient.from_kubeconfig(
-            {
-                "current-context": "test",
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                "clusters": [{"name": "test", "cluster": cluster}],
-                "users": [{"name": "test", "user": {"token": token}}],
-            }
-        )
-
-    async def prepare(self) -> None:
-        async with self.client() as admin:
-            await until(functools.partial(_ready, admin), 60)
-            for each in (*crds("garden"), *access()):
-                await admin.apply(each, manager="test")
-            for name in (NAMESPACE, OTHER_NAMESPACE):
-                await admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}, manager="test")
-            for each in rights():
-                await admin.apply(each, manager="test")
-            await until(functools.partial(_serves_shoots, admin), 60)
+def api_server() -> Iterator[ApiServer]:
+    """The API server of a garden, with the rights of this module's people."""
+    with tempfile.TemporaryDirectory() as directory:
+        made = ApiServer(Path(directory), {SERVER: SUBRESOURCE_SERVERS, ALICE: "staff", ROBOT: ""})
+        namespaces = ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in NAMESPACES)
+        with made.running():
+            asyncio.run(made.prepare(*namespaces, *rights()))
+            yield made
 
 
 def rights() -> list[Object]:
@@ -143,21 +85,6 @@ def _bound(name: str, rules: list[Object], users: list[str], namespace: str = ""
             "subjects": [{"apiGroup": group, "kind": "User", "name": user} for user in users],
         },
     ]
-
-
-async def _ready(client: KubeClient) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await client.request("GET", "/readyz") == "ok")
-    return False
-
-
-async def _serves_shoots(client: KubeClient) -> bool:
-    for resource in (resources.SHOOT, resources.INTERNAL_SECRET):
-        try:
-            await client.list(resource, NAMESPACE)
-        except ApiError:
-            return False
-    return True
 
 
 @dataclass
@@ -283,7 +210,7 @@ class Garden:
 
     async def clear(self) -> None:
         for resource in (resources.SHOOT, resources.INTERNAL_SECRET, resources.CONFIG_MAP):
-            for namespace in (NAMESPACE, OTHER_NAMESPACE):
+            for namespace in NAMESPACES:
                 for each in await self.admin.list(resource, namespace):
                     await self.admin.patch(
                         resource, each["metadata"]["name"], namespace, {"metadata": {"finalizers": None}}

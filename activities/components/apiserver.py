@@ -13,7 +13,7 @@ from typing import Any
 from activities.components import base, gateway
 from activities.components.base import Manifest
 from api import images
-from api.validation.logins import HEALTH_PATHS, NODE, RBAC
+from api.validation.logins import HEALTH_PATHS, NODE, RBAC, without_users_of
 
 NAME = "kube-apiserver"
 PORT = 443
@@ -46,15 +46,9 @@ AUTHENTICATION, AUTHORIZATION = f"{NAME}-authentication", f"{NAME}-authorization
 """Names of the ConfigMap and of the Secret with the files that the API server reads again when they change."""
 _CONFIG_VERSION = "apiserver.config.k8s.io/v1beta1"
 """Version of both files: all versions of Kubernetes from 1.30 on read it, also while a new one is rolled out."""
-_NO_SYSTEM_USERS = (
-    ("!user.username.startsWith('system:')", "the name begins with system:, which is reserved for the cluster"),
-    (
-        "user.groups.all(group, !group.startsWith('system:'))",
-        "the name of a group begins with system:, which is reserved for the cluster",
-    ),
-)
-"""Rules for users of an owner's issuers. Without them, the issuer could name a user ``system:kube-controller-manager``
-or the group ``system:masters``."""
+_RESERVED = "system:"
+"""Begin of names that no issuer of an owner may give: users like ``system:kube-controller-manager``, and the group
+``system:masters``."""
 
 
 @dataclass(frozen=True)
@@ -207,17 +201,10 @@ def _authentication(server: ApiServer) -> Manifest:
     made: Manifest = {
         "apiVersion": _CONFIG_VERSION,
         "kind": "AuthenticationConfiguration",
-        "jwt": [_without_system_users(each) for each in server.authentication.get("jwt") or ()],
+        "jwt": [without_users_of(each, _RESERVED) for each in server.authentication.get("jwt") or ()],
         "anonymous": _anonymous(server),
     }
     return made
-
-
-def _without_system_users(authenticator: Mapping[str, Any]) -> Manifest:
-    rules = list(authenticator.get("userValidationRules") or ())
-    known = {each["expression"] for each in rules}  # the API server refuses an expression that comes twice
-    rules += [{"expression": rule, "message": text} for rule, text in _NO_SYSTEM_USERS if rule not in known]
-    return {**authenticator, "userValidationRules": rules}
 
 
 def _anonymous(server: ApiServer) -> Manifest:

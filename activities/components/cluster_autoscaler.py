@@ -4,8 +4,8 @@ The autoscaler runs in the control plane. A process of our own in the same pod a
 through a socket that only these two containers have. Flags, names and rights: as Gardener's.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -62,6 +62,8 @@ class Autoscaler:
     """Name of a Secret."""
     settings: ClusterAutoscaler
     node_groups: Sequence[MachineDeploymentStatus]
+    kubelets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Part of the kubelets' configuration, by pool: how much of a node's capacity pods may use."""
     max_nodes: int = 0
     """Maximum number of nodes of all node groups together; 0: as many as the bounds of the node groups allow."""
     replicas: int = 1
@@ -76,6 +78,7 @@ def objects(autoscaler: Autoscaler) -> list[Manifest]:
         "namespace": namespace,
         "socket": _SOCKET,
         "nodeGroups": [each.to_wire() for each in autoscaler.node_groups],
+        "kubelets": autoscaler.kubelets,
         "health": {"address": "0.0.0.0", "port": _PROVIDER_PORT},
     }
     files = {

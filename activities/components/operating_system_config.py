@@ -181,13 +181,12 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
     Settings that depend on the machine rather than on the cluster (swap, control groups) are in a drop-in of the
     machine image.
     """
-    wanted = (node.pool.get("kubernetes") or {}).get("kubelet") or node.shoot["spec"]["kubernetes"].get("kubelet") or {}
-    reserved = constants.KUBE_RESERVED | (wanted.get("kubeReserved") or {})
+    wanted = _kubelet_settings(node.shoot, node.pool)
     same_name = (
         "cpuCFSQuota", "cpuManagerPolicy", "containerLogMaxFiles", "containerLogMaxSize",
         "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod", "failSwapOn", "featureGates",
         "imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge",
-        "imagePullCredentialsVerificationPolicy", "maxParallelImagePulls", "maxPods", "memorySwap", "podPidsLimit",
+        "imagePullCredentialsVerificationPolicy", "maxParallelImagePulls", "memorySwap", "podPidsLimit",
         "preloadedImagesVerificationAllowlist", "protectKernelDefaults", "registryBurst", "seccompDefault",
         "serializeImagePulls", "singleProcessOOMKill", "streamingConnectionIdleTimeout",
     )  # fmt: skip
@@ -208,7 +207,6 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
         "clusterDomain": "cluster.local",
         "containerLogMaxSize": "100Mi",
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-        "evictionHard": _thresholds(_EVICTION_HARD, wanted.get("evictionHard")),
         "evictionSoft": _thresholds(_EVICTION_SOFT, wanted.get("evictionSoft")),
         "evictionSoftGracePeriod": _thresholds(
             dict.fromkeys(_EVICTION_SOFT, "1m30s"), wanted.get("evictionSoftGracePeriod")
@@ -219,10 +217,6 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
         "failSwapOn": True,
         "imageGCHighThresholdPercent": 50,
         "imageGCLowThresholdPercent": 40,
-        "kubeReserved": {
-            {"ephemeralStorage": "ephemeral-storage"}.get(name, name): amount for name, amount in reserved.items()
-        },
-        "maxPods": 110,
         "protectKernelDefaults": True,
         "readOnlyPort": 0,
         "registerWithTaints": list(node.pool.get("taints") or []),
@@ -236,9 +230,28 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
             "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
         ],
         "volumePluginDir": "/var/lib/kubelet/volumeplugins",
+        **reservations(node.shoot, node.pool),
         **{name: wanted[name] for name in same_name if wanted.get(name) is not None},
         **({"registryPullQPS": wanted["registryPullQPS"]} if wanted.get("registryPullQPS") is not None else {}),
     }  # fmt: skip
+
+
+def reservations(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> dict[str, Any]:
+    """Part of a kubelet's configuration that decides how much of a node's capacity pods may use."""
+    wanted = _kubelet_settings(shoot, pool)
+    reserved = constants.KUBE_RESERVED | (wanted.get("kubeReserved") or {})
+    return {
+        "evictionHard": _thresholds(_EVICTION_HARD, wanted.get("evictionHard")),
+        "kubeReserved": {
+            {"ephemeralStorage": "ephemeral-storage"}.get(name, name): amount for name, amount in reserved.items()
+        },
+        "maxPods": 110 if wanted.get("maxPods") is None else wanted["maxPods"],
+    }
+
+
+def _kubelet_settings(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of the pool's kubelets: the pool's own, or else the Shoot's."""
+    return (pool.get("kubernetes") or {}).get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet") or {}
 
 
 def node_labels(node: NodeConfig) -> dict[str, str]:

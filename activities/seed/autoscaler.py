@@ -8,6 +8,7 @@ from temporalio import activity
 from activities.clusters import Clusters
 from activities.components import cluster_autoscaler
 from activities.components.managed_resource import managed_resource, managed_resource_parts
+from activities.components.operating_system_config import reservations
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
 from activities.seed.facts import failure_tolerance, may_grow, replicas_awake
@@ -45,6 +46,9 @@ class AutoscalerActivities:
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             settings=ClusterAutoscaler.model_validate(view.shoot["spec"]["kubernetes"].get("clusterAutoscaler") or {}),
             node_groups=node_groups,
+            kubelets={
+                pool["name"]: reservations(view.shoot, pool) for pool in view.shoot["spec"]["provider"]["workers"]
+            },
             max_nodes=(view.cloud_profile["spec"].get("limits") or {}).get("maxNodesTotal") or 0,
             replicas=replicas_awake(view),
             failure_tolerance=failure_tolerance(view),

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from activities.clusters import Clusters
@@ -38,25 +38,32 @@ class Extensions:
             state = await read_shoot_state(self._clusters, task) or ShootStateView()
             await asyncio.gather(*(self._restore(task, state, each) for each in wanted))
             return
-        asked_for = bool(kind.asked_by) and await self._asked_for(kind, task)
-        await asyncio.gather(*(self._apply(kind, task, each, asked_for=asked_for) for each in wanted))
+        if kind.only_on_change:
+            only_on_change = not (kind.asked_by and await self._asked_for(kind, task))
+        else:
+            only_on_change = False
+            cloud = await self._versions(_cloud_secret(task))
+            wanted = [dataclasses.replace(each, inputs=await self._inputs(task, each, cloud)) for each in wanted]
+        await asyncio.gather(
+            *(
+                apply_extension(self._clusters.seed, each, task.trigger, only_on_change=only_on_change)
+                for each in wanted
+            )
+        )
 
-    async def _apply(self, kind: Kind, task: ShootTask, wanted: ExtensionObject, *, asked_for: bool) -> None:
-        if not kind.only_on_change:
-            wanted = dataclasses.replace(wanted, inputs=await self._inputs(task, wanted))
-        only_on_change = kind.only_on_change and not asked_for
-        await apply_extension(self._clusters.seed, wanted, task.trigger, only_on_change=only_on_change)
+    async def _inputs(self, task: ShootTask, wanted: ExtensionObject, cloud: list[str]) -> str:
+        """Digest of all inputs of the object's controller: the Cluster, credentials of the cloud and of the object.
 
-    async def _inputs(self, task: ShootTask, wanted: ExtensionObject) -> str:
-        """Digest of all inputs of the object's controller: the Cluster, credentials of the cloud and of the object."""
-        references = [{"namespace": task.technical_id, "name": CLOUD_SECRET}]
-        if (own := wanted.spec.get("secretRef")) and own not in references:
-            references.append(own)
-        found = [
-            await self._clusters.seed.find(resources.SECRET, each["name"], each["namespace"]) for each in references
-        ]
-        versions = [str(each["metadata"]["resourceVersion"]) for each in found if each]
-        return inputs_digest(await self._clusters.cluster(task.technical_id), *versions)
+        ``cloud``: version of the cloud's credentials, which are the same for all objects.
+        """
+        own = wanted.spec.get("secretRef")
+        versions = await self._versions(own) if own and own != _cloud_secret(task) else []
+        return inputs_digest(await self._clusters.cluster(task.technical_id), *cloud, *versions)
+
+    async def _versions(self, secret: Mapping[str, str]) -> list[str]:
+        """Version of a Secret; empty if there is no such Secret."""
+        found = await self._clusters.seed.find(resources.SECRET, secret["name"], secret["namespace"])
+        return [str(found["metadata"]["resourceVersion"])] if found else []
 
     async def _asked_for(self, kind: Kind, task: ShootTask) -> bool:
         view = await self._clusters.cluster(task.technical_id)
@@ -176,3 +183,7 @@ class Extensions:
                 for name in names
             )
         )
+
+
+def _cloud_secret(task: ShootTask) -> dict[str, str]:
+    return {"namespace": task.technical_id, "name": CLOUD_SECRET}

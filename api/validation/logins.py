@@ -157,6 +157,20 @@ def wire(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(by_alias=True, exclude_unset=True)
 
 
+def without_users_of(authenticator: Mapping[str, Any], *prefixes: str) -> dict[str, Any]:
+    """The authenticator with rules that refuse a user whose name, or the name of a group, begins with a prefix."""
+    rules = list(authenticator.get("userValidationRules") or ())
+    known = {each["expression"] for each in rules}  # the API server refuses an expression that comes twice
+    for prefix in prefixes:
+        reserved = f"begins with {prefix}, which is reserved for the cluster"
+        for expression, message in (
+            (f"!user.username.startsWith('{prefix}')", f"the name {reserved}"),
+            (f"user.groups.all(group, !group.startsWith('{prefix}'))", f"the name of a group {reserved}"),
+        ):
+            rules += [{"expression": expression, "message": message}] if expression not in known else []
+    return {**authenticator, "userValidationRules": rules}
+
+
 def parse_authentication(text: str, minor: int) -> tuple[AuthenticationConfiguration | None, Faults]:
     """Decode an AuthenticationConfiguration for Kubernetes 1.``minor``. None if it has faults of form."""
     return _parse(text, AuthenticationConfiguration, {"v1alpha1": 29, "v1beta1": 30, "v1": 34}, minor)
@@ -232,12 +246,19 @@ def _path(loc: Iterable[int | str]) -> Path:
 
 
 def check_authentication(
-    config: AuthenticationConfiguration, *, minor: int, own_issuers: Collection[str], tunnel: bool, anonymous: bool
+    config: AuthenticationConfiguration,
+    *,
+    minor: int,
+    own_issuers: Collection[str],
+    tunnel: bool,
+    anonymous: bool,
+    any_host: bool = False,
 ) -> Faults:
     """Faults of a configuration that the API server would refuse, or that would open the control plane.
 
     ``own_issuers``: issuers of the cluster's own service account tokens. ``tunnel``: whether the API server has a
     tunnel to the shoot's network. ``anonymous``: whether the Shoot sets ``enableAnonymousAuthentication``, too.
+    ``any_host``: whether issuers may have addresses inside, because an operator names them.
     """
     faults, path = Faults(), Path("jwt")
     if len(config.jwt) > _MOST_ISSUERS:
@@ -245,7 +266,7 @@ def check_authentication(
         return faults
     for index, each in enumerate(config.jwt):
         here = path @ index
-        _check_issuer(each.issuer, here / "issuer", minor, own_issuers, tunnel, faults)
+        _check_issuer(each.issuer, here / "issuer", minor, own_issuers, tunnel, any_host, faults)
         _check_rules(each, here, faults)
         _check_mappings(each.claim_mappings, here / "claimMappings", faults)
     for name, urls in (
@@ -279,16 +300,22 @@ def _check_anonymous(anonymous: Anonymous | None, minor: int, also_in_shoot: boo
 
 
 def _check_issuer(
-    issuer: Issuer, path: Path, minor: int, own_issuers: Collection[str], tunnel: bool, faults: Faults
+    issuer: Issuer,
+    path: Path,
+    minor: int,
+    own_issuers: Collection[str],
+    tunnel: bool,
+    any_host: bool,
+    faults: Faults,
 ) -> None:
     if not issuer.url:
         faults.required(path / "url", "the issuer of the tokens")
     else:
-        check_https(issuer.url, path / "url", faults)
+        check_https(issuer.url, path / "url", faults, any_host=any_host)
     if issuer.url in own_issuers:
         faults.invalid(path / "url", issuer.url, "is an issuer of the cluster's own service account tokens")
     if issuer.discovery_url:
-        check_https(issuer.discovery_url, path / "discoveryURL", faults)
+        check_https(issuer.discovery_url, path / "discoveryURL", faults, any_host=any_host)
         if issuer.discovery_url.rstrip("/") == issuer.url.rstrip("/"):
             faults.invalid(path / "discoveryURL", issuer.discovery_url, "must be different from url")
     if not issuer.audiences:
@@ -307,8 +334,11 @@ def _check_issuer(
         faults.forbidden(path / "egressSelectorType", "a Shoot without workers has no network of its own")
 
 
-def check_https(url: str, path: Path, faults: Faults) -> None:
-    """Faults of a URL to which a process of a control plane will connect because a tenant names it."""
+def check_https(url: str, path: Path, faults: Faults, *, any_host: bool = False) -> None:
+    """Faults of a URL to which a process of a control plane will connect because a tenant names it.
+
+    ``any_host``: the host may be inside, because an operator names it.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
@@ -321,7 +351,7 @@ def check_https(url: str, path: Path, faults: Faults) -> None:
         faults.forbidden(path, "must not contain a user name or a password")
     elif parts.query or parts.fragment or url.endswith(("?", "#")):
         faults.invalid(path, url, "must have neither query nor fragment")
-    elif fault := host_fault(host):
+    elif (fault := host_fault(host)) and not (any_host and host):
         faults.invalid(path, url, f"host {host or 'is missing'}: {fault}" if host else "has no host")
 
 

@@ -15,8 +15,8 @@ from api import resources
 from api.access import RBAC
 from api.resources import Resource
 from kube.errors import ApiError, Forbidden, Invalid
+from tests.gardens import RealGarden, person, real_garden
 from tests.pages import check_table
-from tests.security.gardens import RealGarden, person, real_garden
 from tests.unit.admission.webhooks import BINDING, SECRET
 from tests.unit.api.shoots import CORE, PROFILE, REGISTRATION, SHOOT, changed
 from tests.unit.kube.waiting import until

@@ -1,7 +1,5 @@
 """An extension controller asks a real API server for more than its rights; what it needs, it gets there."""
 
-import asyncio
-import contextlib
 import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from api.crds import crds
 from api.policies import managed_resource_classes
 from kube.cache import Caches
 from kube.client import KubeClient
-from kube.errors import ApiError, Forbidden
+from kube.errors import Forbidden
 from tests import api_servers
 from tests.api_servers import free_port, process
 from tests.unit.kube.waiting import until
@@ -107,30 +105,12 @@ async def seed(tmp_path: Path) -> AsyncIterator[Seed]:
     tokens = f"a,admin,1,system:masters\ne,{ACCOUNT},2\n"
     commands = api_servers.commands(tmp_path, port, tokens, "--authorization-mode", "RBAC")
     started = (process(tmp_path, *command) for command in commands)
-    async with next(started), next(started), _client(port, "a") as admin, _client(port, "e") as extension:
-        await until(functools.partial(_ready, admin), 60)
+    admin, extension = (api_servers.client(port, token) for token in "ae")
+    async with next(started), next(started), admin, extension:
+        await api_servers.ready(admin)
         seed = Seed(admin, extension)
         await seed.prepare()
         yield seed
-
-
-def _client(port: int, token: str) -> KubeClient:
-    cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
-    return KubeClient.from_kubeconfig(
-        {
-            "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": token}}],
-        }
-    )
-
-
-async def _ready(client: KubeClient) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await client.request("GET", "/readyz") == "ok")
-    await asyncio.sleep(0.1)
-    return False
 
 
 @pytest.mark.attack(actor="T4", asset="A2", finding=14)

@@ -16,16 +16,8 @@ from landscape import pki
 from landscape.pki import KeyPair
 from tests.api_servers import free_port
 from tests.front_door import Answer, Door, certificate, common_name, organization, request
-from tests.garden_api_server import (
-    ALICE,
-    NAMESPACE,
-    OPERATOR,
-    VICTOR,
-    ApiServer,
-    Garden,
-    api_server,
-    garden_of,
-)
+from tests.garden_api_server import ALICE, NAMESPACE, OPERATOR, VICTOR, Garden, api_server, garden_of
+from tests.gardens import ApiServer
 
 pytestmark = [
     pytest.mark.binaries,

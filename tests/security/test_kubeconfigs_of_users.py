@@ -22,11 +22,11 @@ from tests.garden_api_server import (
     OTHER_NAMESPACE,
     STRANGER,
     VICTOR,
-    ApiServer,
     Garden,
     api_server,
     garden_of,
 )
+from tests.gardens import ApiServer
 from workers.subresources import kubeconfigs
 
 pytestmark = [

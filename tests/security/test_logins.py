@@ -30,6 +30,7 @@ from api.validation import logins
 from kube.client import load_certificate
 from landscape import binaries
 from landscape.pki import Authority
+from landscape.plan import Plan
 from landscape.progress import Progress
 from tests import oidc
 from tests.unit.admission.test_logins import NAMESPACE, PROGRAM, SERVER, WEBHOOKS, config_map, secret
@@ -37,6 +38,7 @@ from tests.unit.api.test_logins import AUTHORIZATION, KUBECONFIG, with_
 from tests.unit.components.test_apiserver import server
 from tests.unit.components.test_logins import Cluster, authentication
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.landscape import test_logins as landscapes
 from tests.unit.oidc_service.conftest import CLIENT, connect
 from workers.lib.serving import ClientsFile, ServingCertificate
 from workers.oidc_service import provider_keys
@@ -100,6 +102,37 @@ async def test_a_forged_token_names_no_user_by_structured_authentication(tmp_pat
 @pytest.fixture
 def kubernetes_is_built() -> None:
     asyncio.run(binaries.ensure(binaries.cluster_tools(), Progress(quiet=True)))
+
+
+@pytest.mark.binaries
+@pytest.mark.usefixtures("kubernetes_is_built")
+@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.attack(actor="T1", asset="A1", finding=25)
+async def test_a_user_of_an_issuer_of_the_garden_is_no_operator_no_gardenlet_and_no_system_user(
+    tmp_path: Path, issuer: oidc.Issuer
+) -> None:
+    """The file of a landscape's garden at a real API server. Its operator has chosen no prefix."""
+    plan = Plan("mine", 1, binaries.KUBERNETES_VERSION, state_home=tmp_path)
+    claims = {"username": {"claim": "sub", "prefix": ""}, "groups": {"claim": "groups", "prefix": ""}}
+    trusted = {"url": issuer.url, "audiences": ["garden"], "certificateAuthority": issuer.ca_file.read_text()}
+    configuration = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "jwt": [{"issuer": trusted, "claimMappings": claims}],
+    }
+    with landscapes.garden(plan, tmp_path) as server:
+        await landscapes.trusts(plan, server, json.dumps(configuration))
+        ann = await landscapes.user(server, issuer.token("ann", "devs", aud="garden"))
+        assert ann == ("ann", ["devs", "system:authenticated"])
+
+        for name, *groups in (
+            ("gardener.cloud:system:seed:seed-1", "gardener.cloud:system:seeds"),
+            ("ann", "gardener.cloud:system:operators"),
+            ("gardener.cloud:system:controller-manager",),
+        ):
+            assert await landscapes.user(server, issuer.token(name, *groups, aud="garden")) is None, name
+        for forgery, forge in FORGERIES.items():
+            assert await landscapes.user(server, forge(issuer, "garden")) is None, forgery
 
 
 # Issuers at addresses inside the seed

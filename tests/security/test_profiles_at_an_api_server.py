@@ -1,33 +1,23 @@
 """A tenant extends its cloud profile at a real API server that asks our admission: what is granted, and what is not."""
 
-import asyncio
-import base64
 import contextlib
 import functools
-import ssl
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm, Usage
 from api import resources
-from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden
-from tests.api_servers import free_port
-from tests.garden_api_server import ALICE, NAMESPACE, OTHER_NAMESPACE, ApiServer, api_server
+from tests.garden_api_server import ALICE, NAMESPACE, OTHER_NAMESPACE, api_server
+from tests.gardens import ApiServer, admission, asks_admission, controllers
 from tests.unit.api.profiles import BIG, CHILD
 from tests.unit.api.shoots import PROFILE, PROJECT, changed
 from tests.unit.kube.waiting import until
-from workers.admission.app import application
-from workers.admission.process import CachedGarden
-from workers.admission.webhooks import webhook_configurations
 from workers.controller_manager.profiles import run_profile_controllers
+from workers.setup import set_up_garden
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
 
@@ -44,31 +34,12 @@ class Garden:
         self.operator = operator
         self.member = member
 
-    async def prepare(self, url: str, authority: bytes) -> None:
-        """Apply the objects that the setup job, an operator and the project controller apply."""
+    async def prepare(self) -> None:
+        """Apply the objects that an operator and the project controller apply."""
         await self.grant("member", *_EXTENDS)
-        for each in webhook_configurations(url, base64.b64encode(authority).decode()):
+        for each in (changed(PROFILE, "spec.limits", {"maxNodesTotal": 10}), PROJECT | {"metadata": {"name": "local"}}):
             await self.operator.apply(each, manager="test")
-        limited = changed(PROFILE, "spec.limits", {"maxNodesTotal": 10})
-        await until(functools.partial(self._applied, limited), 60)
-        await self.operator.apply(PROJECT | {"metadata": {"name": "local"}}, manager="test")
-        await until(functools.partial(self._is_asked, changed(CHILD, "spec.parent.name", "nowhere")), 60)
         await until(functools.partial(self._may_create, changed(CHILD, "metadata", _place("probe"))), 60)
-
-    async def _applied(self, obj: dict[str, Any]) -> bool:
-        with contextlib.suppress(ApiError):
-            return bool(await self.operator.apply_blindly(obj, manager="test"))
-        return False
-
-    async def _is_asked(self, invalid: dict[str, Any]) -> bool:
-        """Whether the API server asks admission: it takes up new webhooks some time after they were written."""
-        try:
-            await self.operator.request("POST", KIND.path(NAMESPACE), query={"dryRun": "All"}, body=_bare(invalid))
-        except Forbidden as error:
-            return "there is no such CloudProfile" in str(error)
-        except ApiError:
-            return False
-        return False
 
     async def _may_create(self, obj: dict[str, Any]) -> bool:
         with contextlib.suppress(ApiError):
@@ -111,43 +82,6 @@ def _object(api_version: str, kind: str, name: str, namespace: str | None = None
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 
-@contextlib.asynccontextmanager
-async def admission(client: KubeClient, directory: Path) -> AsyncIterator[tuple[str, bytes]]:
-    """Admission on a port of its own; gives its URL and the authority of its certificate."""
-    options: dict[str, Any] = {
-        "algorithm": KeyAlgorithm.P256,
-        "now": datetime.now(UTC),
-        "validity": timedelta(days=1),
-    }
-    authority = crypto.self_signed_ca("test", **options)
-    shown = crypto.signed("admission", ca=authority, usage=Usage.SERVER, ip_addresses=["127.0.0.1"], **options)
-    (directory / "admission.crt").write_bytes(shown.certificate)
-    (directory / "admission.key").write_bytes(shown.key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(directory / "admission.crt", directory / "admission.key")
-    caches, port = Caches(client), free_port()
-    runner = web.AppRunner(application(CachedGarden(client, caches)))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
-    try:
-        yield f"https://127.0.0.1:{port}", authority.certificate
-    finally:
-        await runner.cleanup()
-        await caches.close()
-
-
-@contextlib.asynccontextmanager
-async def controllers(client: KubeClient) -> AsyncIterator[None]:
-    caches = Caches(client)
-    task = asyncio.create_task(run_profile_controllers(client, caches))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await caches.close()
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
     with api_server() as made:
@@ -159,11 +93,13 @@ async def garden(server: ApiServer, tmp_path: Path) -> AsyncIterator[Garden]:
     async with (
         server.client() as operator,
         server.client(ALICE) as member,
-        admission(operator, tmp_path) as (url, authority),
+        admission(operator, tmp_path) as webhooks,
     ):
+        await set_up_garden(operator, webhooks)
+        await asks_admission(operator)
         garden = Garden(operator, member)
-        await garden.prepare(url, authority)
-        async with controllers(operator):
+        await garden.prepare()
+        async with controllers(operator, run_profile_controllers):
             yield garden
 
 

@@ -6,21 +6,18 @@ import functools
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from api import resources
-from api.access import OPERATORS, access, bound_role, rule
-from api.crds import crds
+from api.access import OPERATORS, bound_role, rule
 from kube.cache import Caches
 from kube.client import KubeClient
-from kube.errors import ApiError, Forbidden, Invalid
-from tests import api_servers
+from kube.errors import Forbidden, Invalid
 from tests.api_servers import free_port, running
+from tests.gardens import ApiServer, asks_admission
 from tests.unit.admission.webhooks import BINDING
 from tests.unit.api.shoots import PROFILE, REGISTRATION, SHOOT, changed
 from tests.unit.api.test_quota import quota
@@ -36,102 +33,29 @@ CORES = 10
 """Limit of the Quota. A machine of these tests has 2 cores, and a pool has 2 machines at most."""
 
 
-@dataclass
-class Garden:
-    directory: Path
-    port: int = field(default_factory=free_port)
-    admission: int = field(default_factory=free_port)
-    health: int = field(default_factory=free_port)
-
-    def commands(self) -> tuple[list[str], list[str]]:
-        (self.directory / "kubeconfig").write_text(json.dumps(self._kubeconfig("operator")))
-        config = {
-            "gardenClientConnection": {"kubeconfig": "kubeconfig"},
-            "server": {"address": "127.0.0.1", "port": self.admission},
-            "certificates": {"url": f"https://127.0.0.1:{self.admission}"},
-            "health": {"port": self.health},
-        }
-        (self.directory / "admission.json").write_text(json.dumps(config))
-        tokens = f'admin,admin,1,system:masters\noperator,operator,2,{OPERATORS}\nalice,alice,3,"members"\n'
-        return api_servers.commands(self.directory, self.port, tokens, "--authorization-mode", "RBAC")
-
-    def client(self, token: str) -> KubeClient:
-        return KubeClient.from_kubeconfig(self._kubeconfig(token))
-
-    def _kubeconfig(self, token: str) -> dict[str, Any]:
-        cluster = {"server": f"https://127.0.0.1:{self.port}", "insecure-skip-tls-verify": True}
-        return {
-            "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": token}}],
-        }
-
-    async def prepare(self) -> None:
-        async with self.client("admin") as admin:
-            await until(functools.partial(_is_ready, admin), 60)
-            for each in (*crds("garden"), *access()):
-                await admin.apply(each, manager="test")
-            await until(functools.partial(_serves, admin, resources.CREDENTIALS_BINDING), 30)
-            for name in ("garden", OWNER):
-                await admin.apply(_object("v1", "Namespace", name), manager="test")
-            for each in (PROFILE, REGISTRATION):
-                await admin.apply(each, manager="test")
-
-    async def admits(self) -> None:
-        """Returns once admission is ready and the API server calls its webhooks."""
-        async with self.client("admin") as admin, aiohttp.ClientSession() as session:
-            await until(functools.partial(_answers, session, f"http://127.0.0.1:{self.health}/readyz"), 60)
-            bad = quota({"cpu": "-1"})
-            bad["metadata"] = {"name": "bad", "namespace": OWNER}
-            await until(functools.partial(_refuses, admin, bad), 60)
-
-
-async def _is_ready(client: KubeClient) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await client.request("GET", "/readyz") == "ok")
-    await asyncio.sleep(0.1)
-    return False
-
-
-async def _serves(client: KubeClient, resource: resources.Resource) -> bool:
-    with contextlib.suppress(ApiError):
-        await client.request("GET", resource.path())
-        return True
-    await asyncio.sleep(0.1)
-    return False
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    with contextlib.suppress(aiohttp.ClientError):
-        async with session.get(url) as answer:
-            return answer.status == 200
-    await asyncio.sleep(0.1)
-    return False
-
-
-async def _refuses(client: KubeClient, obj: dict[str, Any]) -> bool:
-    try:
-        await client.request("POST", resources.QUOTA.path(OWNER), query={"dryRun": "All"}, body=obj)
-    except Invalid:
-        return True
-    except ApiError:
-        await asyncio.sleep(0.1)
-    return False
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garden]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An etcd, an API server and an admission process, for all tests of this file."""
-    garden = Garden(tmp_path_factory.mktemp("garden"))
-    with contextlib.ExitStack() as started:
-        for command in garden.commands():
-            started.enter_context(running(garden.directory, *command))
-        asyncio.run(garden.prepare())
-        gardener = str(Path(sys.executable).parent / "gardener")
-        started.enter_context(running(garden.directory, gardener, "worker", "admission", "--config", "admission.json"))
-        asyncio.run(garden.admits())
-        yield garden
+    server = ApiServer(tmp_path_factory.mktemp("garden"), {"operator": OPERATORS, "alice": "members"})
+    url, gardener = f"https://127.0.0.1:{free_port()}", str(Path(sys.executable).parent / "gardener")
+    (server.directory / "kubeconfig").write_text(json.dumps(server.kubeconfig("operator")))
+    config = {
+        "gardenClientConnection": {"kubeconfig": "kubeconfig"},
+        "server": {"address": "127.0.0.1", "port": int(url.rpartition(":")[2])},
+        "certificates": {"url": url},
+        "health": {"port": free_port()},
+    }
+    (server.directory / "admission.json").write_text(json.dumps(config))
+    with server.running():
+        asyncio.run(server.prepare(_object("v1", "Namespace", OWNER), PROFILE, REGISTRATION))
+        with running(server.directory, gardener, "worker", "admission", "--config", "admission.json"):
+            asyncio.run(_admits(server))
+            yield server
+
+
+async def _admits(server: ApiServer) -> None:
+    async with server.client() as admin:
+        await asks_admission(admin)
 
 
 class Tenant:
@@ -204,7 +128,7 @@ _NUMBERS = iter(range(100))
 
 
 @pytest.fixture
-async def tenant(server: Garden) -> AsyncIterator[Tenant]:
+async def tenant(server: ApiServer) -> AsyncIterator[Tenant]:
     async with server.client("admin") as admin, server.client("alice") as alice:
         made = Tenant(f"p{next(_NUMBERS)}", admin, alice)
         await made.prepare()

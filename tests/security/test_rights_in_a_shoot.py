@@ -15,7 +15,8 @@ from activities.secrets.crypto import KeyAlgorithm, Usage
 from api import resources
 from kube.client import KubeClient
 from kube.errors import Forbidden, Unauthorized
-from tests.garden_api_server import ALICE, NAMESPACE, ROBOT, VICTOR, ApiServer, Garden, api_server, garden_of
+from tests.garden_api_server import ALICE, NAMESPACE, ROBOT, VICTOR, Garden, api_server, garden_of
+from tests.gardens import ApiServer
 from tests.unit.kube.waiting import until
 
 pytestmark = [

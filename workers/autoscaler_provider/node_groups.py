@@ -5,21 +5,26 @@ A node group is a MachineDeployment and has its name; an instance is a Machine. 
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
+from api.constants import WORKER_POOL
 from api.durations import parse_duration
 from api.machine.codes import MachineCode
 from api.machine.names import NAME_LABEL, NODE_LABEL, TRIGGER_DELETION
 from api.machine.objects import chosen_machines, is_alive, is_deleting, phase_of
+from api.quantities import parse_quantity
 from kube.client import Object, Objects
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
+from workers.autoscaler_provider.config import Kubelet
 
 GPU_LABEL = "gpu"
 """Label of nodes with a GPU."""
 _GPU_RESOURCE = "nvidia.com/gpu"
 _OPTIONS = "autoscaler.gardener.cloud/"
 """Prefix of annotations of a MachineDeployment with its own settings."""
-_MAX_PODS = "110"
+_EVICTION_SIGNALS = {"memory": "memory.available", "ephemeral-storage": "nodefs.available"}
+"""Signals whose hard thresholds a kubelet keeps from pods, by resource."""
 _NEVER = timedelta(days=365)
 
 _OUT_OF_RESOURCES, _OTHER = 1, 99
@@ -175,17 +180,20 @@ def _nanoseconds(duration: timedelta) -> int:
 # Template of a new node
 
 
-def template_node(deployment: Mapping[str, Any], class_: Mapping[str, Any]) -> pb.Node:
-    """The node that a new machine of the deployment would become; the autoscaler needs it for pools without nodes."""
+def template_node(deployment: Mapping[str, Any], class_: Mapping[str, Any], kubelets: Mapping[str, Kubelet]) -> pb.Node:
+    """The node that a new machine of the deployment would become; the autoscaler needs it for pools without nodes.
+
+    ``kubelets``: settings of the kubelets, by pool. The pool is a label of the deployment's nodes.
+    """
     name = f"template-of-{deployment['metadata']['name']}"
     of_class = class_.get("nodeTemplate") or {}
     template = deployment["spec"]["template"]["spec"].get("nodeTemplate") or {}
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-    capacity = {**(of_class.get("capacity") or {}), **(of_class.get("virtualCapacity") or {}), "pods": _MAX_PODS}
+    kubelet = kubelets.get((metadata.get("labels") or {}).get(WORKER_POOL, ""), Kubelet())
+    capacity = {**(of_class.get("capacity") or {}), **(of_class.get("virtualCapacity") or {}), "pods": kubelet.max_pods}
     gpus = str(capacity.pop("gpu", "0"))
     if gpus != "0":
         capacity[_GPU_RESOURCE] = gpus
-    quantities = {resource: pb.Quantity(string=str(amount)) for resource, amount in capacity.items()}
     labels = {
         "kubernetes.io/arch": of_class.get("architecture") or "amd64",
         "kubernetes.io/os": "linux",
@@ -201,8 +209,27 @@ def template_node(deployment: Mapping[str, Any], class_: Mapping[str, Any]) -> p
             ]
         ),
         status=pb.NodeStatus(
-            capacity=quantities,
-            allocatable=quantities,
+            capacity=_quantities(capacity),
+            allocatable=_quantities({name: _allocatable(name, amount, kubelet) for name, amount in capacity.items()}),
             conditions=[pb.NodeCondition(type="Ready", status="True")],
         ),
     )
+
+
+def _allocatable(resource: str, capacity: str | int | float, kubelet: Kubelet) -> str | int | float:
+    """Amount of a resource that pods may use, as the kubelet computes it. Source: Kubernetes, Node Allocatable."""
+    kept = parse_quantity(kubelet.kube_reserved.get(resource, 0))
+    threshold = str(kubelet.eviction_hard.get(_EVICTION_SIGNALS.get(resource, ""), 0))
+    total = parse_quantity(capacity)
+    if threshold.endswith("%"):
+        kept += total * Decimal(threshold.removesuffix("%")) / 100
+    else:
+        kept += parse_quantity(threshold)
+    if not kept:
+        return capacity
+    left = max(total - kept, Decimal(0))
+    return f"{int(left * 1000)}m" if resource == "cpu" else int(left)
+
+
+def _quantities(amounts: Mapping[str, str | int | float]) -> dict[str, pb.Quantity]:
+    return {resource: pb.Quantity(string=str(amount)) for resource, amount in amounts.items()}

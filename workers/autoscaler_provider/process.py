@@ -17,7 +17,7 @@ async def run(config_path: str) -> None:
     config = load_config(AutoscalerProviderConfig, config_path)
     kubeconfig = config.seed_kubeconfig
     seed = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()
-    server = Server([CloudProvider(seed, config.namespace, config.node_groups)])
+    server = Server([CloudProvider(seed, config.namespace, config.node_groups, config.kubelets)])
     await server.start(path=str(config.socket))
     health = Health()
     runner = await health.serve(config.health)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from kube.client import KubeClient, Object, Objects
 from kube.errors import ApiError, Conflict
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.autoscaler_provider import node_groups
+from workers.autoscaler_provider.config import Kubelet
 from workers.autoscaler_provider.node_groups import Refused
 
 _log = logging.getLogger(__name__)
@@ -43,10 +44,17 @@ class CloudProvider:
     of another client is retried.
     """
 
-    def __init__(self, seed: KubeClient, namespace: str, groups: Iterable[MachineDeploymentStatus]) -> None:
+    def __init__(
+        self,
+        seed: KubeClient,
+        namespace: str,
+        groups: Iterable[MachineDeploymentStatus],
+        kubelets: Mapping[str, Kubelet] | None = None,
+    ) -> None:
         self._seed = seed
         self._namespace = namespace
         self._groups = {each.name: each for each in groups}
+        self._kubelets = kubelets or {}
         self._state = _State()
         self._writing = asyncio.Lock()
 
@@ -117,7 +125,8 @@ class CloudProvider:
         deployment = self._deployment(request.id)
         name = deployment["spec"]["template"]["spec"]["class"]["name"]
         class_ = await self._seed.get(MACHINE_CLASS, name, self._namespace)
-        return pb.NodeGroupTemplateNodeInfoResponse(nodeInfo=node_groups.template_node(deployment, class_))
+        node = node_groups.template_node(deployment, class_, self._kubelets)
+        return pb.NodeGroupTemplateNodeInfoResponse(nodeInfo=node)
 
     async def options(self, request: pb.NodeGroupAutoscalingOptionsRequest) -> pb.NodeGroupAutoscalingOptionsResponse:
         wanted = node_groups.options(self._deployment(request.id), request.defaults)

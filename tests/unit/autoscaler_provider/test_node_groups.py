@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from activities.components.operating_system_config import reservations
 from api.machine.names import TRIGGER_DELETION
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.autoscaler_provider import node_groups
+from workers.autoscaler_provider.config import Kubelet
 from workers.autoscaler_provider.node_groups import Refused
 
 MINUTE = 60 * 10**9
@@ -159,7 +161,7 @@ def test_a_pool_without_machines_offers_a_template_node() -> None:
     capacity = {"cpu": "4", "memory": "8Gi", "gpu": "2"}
     class_ = {"nodeTemplate": {"capacity": capacity, "virtualCapacity": {"memory": "7Gi"}, "architecture": "arm64"}}
 
-    node = node_groups.template_node(found, class_)
+    node = node_groups.template_node(found, class_, {})
 
     assert dict(node.metadata.annotations) == {"a": "b"}
     assert dict(node.metadata.labels) == {
@@ -173,3 +175,27 @@ def test_a_pool_without_machines_offers_a_template_node() -> None:
     assert amounts == {"cpu": "4", "memory": "7Gi", "nvidia.com/gpu": "2", "pods": "110"}
     assert amounts == {name: each.string for name, each in node.status.capacity.items()}
     assert [(each.type, each.status) for each in node.status.conditions] == [("Ready", "True")]
+
+
+def test_pods_of_a_template_node_may_use_what_its_kubelet_leaves_them() -> None:
+    """With the whole capacity the autoscaler would add a machine for a pod that does not fit on it, again and again."""
+    found = deployment(0)
+    labels = {"worker.gardener.cloud/pool": "large"}
+    found["spec"]["template"] = {"spec": {"class": {"name": "c"}, "nodeTemplate": {"metadata": {"labels": labels}}}}
+    class_ = {"nodeTemplate": {"capacity": {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "50Gi", "gpu": "1"}}}
+    shoot = {"spec": {"kubernetes": {"kubelet": {"kubeReserved": {"memory": "900Mi", "cpu": "80m"}, "maxPods": 60}}}}
+    kubelets = {
+        "large": Kubelet.model_validate(reservations(shoot, {"name": "large"})),
+        "greedy": Kubelet(kube_reserved={"cpu": "3"}),
+    }
+
+    status = node_groups.template_node(found, class_, kubelets).status
+
+    amounts = {name: each.string for name, each in status.allocatable.items()}
+    memory, disk = (4096 - 900 - 100) * 2**20, 50 * 2**30 * 95 // 100
+    expected = {"cpu": "1920m", "memory": str(memory), "ephemeral-storage": str(disk), "nvidia.com/gpu": "1"}
+    assert amounts == {**expected, "pods": "60"}
+    assert status.capacity["cpu"].string == "2"
+    assert status.capacity["memory"].string == "4Gi"
+    labels["worker.gardener.cloud/pool"] = "greedy"
+    assert node_groups.template_node(found, class_, kubelets).status.allocatable["cpu"].string == "0m"

@@ -58,27 +58,13 @@ async def garden(tmp_path: Path) -> AsyncIterator[KubeClient]:
     port = free_port()
     tokens = "a,admin,1,system:masters\n"
     commands = api_servers.commands(tmp_path, port, tokens, "--authorization-mode", "RBAC")
-    kubeconfig = {
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [
-            {"name": "test", "cluster": {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}}
-        ],
-        "users": [{"name": "test", "user": {"token": "a"}}],
-    }
     started = (process(tmp_path, *command) for command in commands)
-    async with next(started), next(started), KubeClient.from_kubeconfig(kubeconfig) as client:
-        await until(functools.partial(_ready, client), 60)
+    async with next(started), next(started), api_servers.client(port, "a") as client:
+        await api_servers.ready(client)
         for each in (crd(Shoot), POLICY, BINDING):
             await client.apply(each, manager="test")
         await until(functools.partial(_serves_shoots, client), 60)
         yield client
-
-
-async def _ready(client: KubeClient) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await client.request("GET", "/readyz") == "ok")
-    return False
 
 
 async def _serves_shoots(client: KubeClient) -> bool:

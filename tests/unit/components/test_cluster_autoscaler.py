@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from activities.seed.autoscaler import AutoscalerActivities
 from api.core.v1beta1.shoot import ClusterAutoscaler
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
 from tests.unit.components.test_control_plane import NAMESPACE, SHOOT, TASK, World, world
+from workers.autoscaler_provider.config import AutoscalerProviderConfig
 
 __all__ = ["world"]
 
@@ -157,8 +159,15 @@ def test_the_autoscaler_may_evict_pods_and_taint_nodes_and_read_no_secret() -> N
 # The activities
 
 
-def pin(world: World, *bounds: tuple[int, int], **spec: Any) -> None:
-    workers = [{"name": f"p{index}", "minimum": low, "maximum": high} for index, (low, high) in enumerate(bounds)]
+def pin(
+    world: World, *bounds: tuple[int, int], kubelets: Mapping[str, dict[str, Any]] | None = None, **spec: Any
+) -> None:
+    """Pin a Shoot with pools of these bounds; ``kubelets`` are settings of a pool's own kubelets."""
+    workers: list[dict[str, Any]] = []
+    for index, (low, high) in enumerate(bounds):
+        own = (kubelets or {}).get(f"p{index}")
+        settings = {"kubernetes": {"kubelet": own}} if own else {}
+        workers.append({"name": f"p{index}", "minimum": low, "maximum": high, **settings})
     shoot = {**SHOOT, "spec": {**SHOOT["spec"], "provider": {"type": "local", "workers": workers}, **spec}}
     world.pin(shoot, limits={"maxNodesTotal": 7})
 
@@ -166,7 +175,7 @@ def pin(world: World, *bounds: tuple[int, int], **spec: Any) -> None:
 @pytest.fixture
 def elastic(world: World) -> World:
     """With a pool that may grow, and a Worker that says what it has made of it."""
-    pin(world, (1, 1), (1, 3))
+    pin(world, (1, 1), (1, 3), kubelets={"p1": {"kubeReserved": {"cpu": 1}}})
     worker = {"metadata": {"name": "a", "namespace": NAMESPACE}, "status": {"machineDeployments": GROUPS}}
     world.seed.put(WORKERS, worker)
     return world
@@ -179,7 +188,10 @@ async def test_the_autoscaler_scales_the_machine_deployments_of_the_worker(elast
     (config,) = (item for (path, _, _), item in elastic.seed.objects.items() if path == CONFIG_MAPS)
     assert deployment["spec"]["replicas"] == 1
     assert "--max-nodes-total=7" in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert json.loads(config["data"]["config.yaml"])["nodeGroups"] == GROUPS
+    read = json.loads(config["data"]["config.yaml"])
+    assert read["nodeGroups"] == GROUPS
+    kubelets = AutoscalerProviderConfig.model_validate(read).kubelets
+    assert {pool: each.kube_reserved["cpu"] for pool, each in kubelets.items()} == {"p0": "80m", "p1": 1}
     assert result.note == "a-z1 1-3, b-z1 0-1"
     secret = elastic.secret("managedresource-shoot-core-cluster-autoscaler")
     kinds = {json.loads(base64.b64decode(text))["kind"] for text in secret["data"].values()}

@@ -22,7 +22,7 @@ from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot import rewriting, rotation
 from api import resources
 from kube.client import KubeClient
-from kube.errors import ApiError
+from tests import api_servers
 from tests.api_servers import API_SERVER, etcd_command, free_port, process
 from tests.unit.rotation.conftest import NAMESPACE, TASK, World
 
@@ -43,19 +43,7 @@ class Cluster:
         self.directory = directory
         self.etcd = f"http://127.0.0.1:{free_port()}"
         self.port = free_port()
-        self.client = KubeClient.from_kubeconfig(
-            {
-                "current-context": "test",
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                "clusters": [
-                    {
-                        "name": "test",
-                        "cluster": {"server": f"https://127.0.0.1:{self.port}", "insecure-skip-tls-verify": True},
-                    }
-                ],
-                "users": [{"name": "test", "user": {"token": "token-of-the-test"}}],
-            }
-        )
+        self.client = api_servers.client(self.port, "token-of-the-test")
         key = crypto.new_key(KeyAlgorithm.P256)
         (directory / "sa.key").write_bytes(crypto.private_pem(key))
         (directory / "tokens.csv").write_text("token-of-the-test,admin,1,system:masters\n")
@@ -94,12 +82,7 @@ class Cluster:
                 *("--authorization-mode", "AlwaysAllow", "--encryption-provider-config", file, "--v", "0"),
             )
         )
-        async with asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(ApiError):
-                    if await self.client.request("GET", "/readyz") == "ok":
-                        return
-                await asyncio.sleep(0.1)
+        await api_servers.ready(self.client)
 
     async def create(self, kind: str, name: str) -> None:
         await self.client.create(

@@ -315,6 +315,18 @@ async def test_an_extension_is_reconciled_when_its_credentials_have_changed(
     assert await asked_at("2026-11-21T12:00:00.000000Z") == "2026-11-21T12:00:00.000000Z"
 
 
+async def test_the_cloud_s_credentials_are_read_once_for_all_objects_of_a_kind(clusters: Any, seed: ApiServer) -> None:
+    """A Shoot has an OperatingSystemConfig or two for each pool."""
+    seed.put("/api/v1/secrets", {"metadata": {"name": "cloudprovider", "namespace": NAMESPACE}, "data": {}})
+    objects = [ExtensionObject(kinds.NETWORK.resource, name, NAMESPACE, {"type": "local"}) for name in ("a", "b", "c")]
+    await Extensions(clusters).deploy(kinds.NETWORK, TASK, objects)
+
+    assert all(seed.find(NETWORKS, name, NAMESPACE) for name in ("a", "b", "c"))
+    assert [path for method, path in seed.requests if path.endswith("/secrets/cloudprovider")] == [
+        f"/api/v1/namespaces/{NAMESPACE}/secrets/cloudprovider"
+    ]
+
+
 async def test_no_two_activities_of_a_seed_have_one_name(clusters: Any) -> None:
     """A gardenlet would not start."""
     clusters.garden_caches = clusters.seed_caches

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.garden_api_server import ApiServer, Garden, api_server, garden_of
+from tests.garden_api_server import Garden, api_server, garden_of
+from tests.gardens import ApiServer
 
 
 @pytest.fixture(scope="session")

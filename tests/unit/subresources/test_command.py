@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from api import resources
-from tests.garden_api_server import ALICE, ApiServer, Garden
+from tests.garden_api_server import ALICE, Garden
+from tests.gardens import ApiServer
 from tests.walkthroughs import commands
 from workers.cli import kubeconfig
 from workers.cli.connection import SYSTEM_RESOLVER, Reach

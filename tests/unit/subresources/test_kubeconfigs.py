@@ -8,17 +8,8 @@ from pathlib import Path
 import pytest
 
 from api import resources
-from tests.garden_api_server import (
-    ALICE,
-    NAMESPACE,
-    OPERATOR,
-    ROBOT,
-    SERVER,
-    VICTOR,
-    ApiServer,
-    Garden,
-    garden_of,
-)
+from tests.garden_api_server import ALICE, NAMESPACE, OPERATOR, ROBOT, SERVER, VICTOR, Garden, garden_of
+from tests.gardens import ApiServer
 from workers.lib.runtime import log_context
 
 pytestmark = [pytest.mark.binaries, pytest.mark.timeout(120, func_only=True)]
