@@ -9,7 +9,7 @@ from landscape.files import write_if_changed
 from landscape.plan import SUBRESOURCES_PORTS, Plan
 from landscape.processes import ProcessSpec
 from workers import front_door
-from workers.front_door import FrontDoorConfig, FrontDoorServer, Identity, Servers
+from workers.front_door import AccessLog, FrontDoorConfig, FrontDoorServer, Identity, Servers
 from workers.lib.runtime import HealthConfig
 
 _HEALTH_PORTS = (2724, 2725)
@@ -59,6 +59,7 @@ def configuration(plan: Plan, name: str, health_port: int) -> FrontDoorConfig:
         ),
         request_header_identity=Identity(certificate_file=identity.certificate, private_key_file=identity.key),
         directory=garden.directory / name,
+        access_log=AccessLog.ERRORS,  # nothing rotates the logs of a landscape
         admin_socket=garden.run_directory / f"{name}.sock",
         health=HealthConfig(address=garden.address, port=health_port),
     )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -24,6 +25,14 @@ from tests.unit.kube.waiting import until
 from workers import front_door
 from workers.front_door import FrontDoorConfig
 
+METRICS = {
+    "envoy_http_downstream_rq_xx": {"envoy_response_code_class", "envoy_http_conn_manager_prefix"},
+    "envoy_http_lua_errors": {"envoy_http_conn_manager_prefix"},
+    "envoy_cluster_upstream_cx_connect_fail": {"envoy_cluster_name"},
+    "envoy_listener_ssl_certificate_expiration_unix_time_seconds": {"envoy_tls_certificate", "envoy_listener_address"},
+    "envoy_cluster_ssl_certificate_expiration_unix_time_seconds": {"envoy_tls_certificate", "envoy_cluster_name"},
+}
+"""Metrics of the door's Envoy that alerts and documents name, with their labels."""
 ENVOY = Path(sys.executable).parent / "envoy"
 API_SERVER_NAME = "kubernetes.default.svc"
 
@@ -129,6 +138,7 @@ class Door:
     process: "subprocess.Popen[bytes] | None" = None
     seen: list[Got] = field(default_factory=list)
     """All requests that a server behind the door has read."""
+    access_log: str = "All"
     events: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
     """Events that kube-apiserver sends to a watch."""
 
@@ -158,6 +168,7 @@ class Door:
                 "privateKeyFile": str(identity.key),
             },
             "directory": str(self.directory / "envoy"),
+            "accessLog": self.access_log,
             "adminSocket": str(self.directory / "admin.sock"),
             "health": {"address": "127.0.0.1", "port": self.health_port},
         }
@@ -174,6 +185,7 @@ class Door:
     @contextlib.contextmanager
     def running(self) -> Iterator["Door"]:
         command = [ENVOY, "-c", self.write(), "--log-level", "warn", "--concurrency", "1", "--disable-hot-restart"]
+        command += ["--file-flush-interval-msec", "100"]
         with (self.directory / "envoy.log").open("ab") as log:
             self.process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
         try:
@@ -181,6 +193,21 @@ class Door:
         finally:
             self.process.kill()
             self.process.wait()
+
+    def logged(self) -> list[dict[str, Any]]:
+        """Lines of the access log so far."""
+        lines = (self.directory / "envoy.log").read_text().splitlines()
+        return [each for line in lines if line.startswith("{") and (each := json.loads(line))["logger"] == "access"]
+
+    async def metrics(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """Envoy's metrics: value by name and labels."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.health_port}/stats/prometheus") as answer,
+        ):
+            # Not by prometheus_client's parser, which adds "_total" to the names of counters.
+            lines = re.findall(r"^(\w+)\{(.*)\} (\S+)$", await answer.text(), re.MULTILINE)
+            return {(name, frozenset(re.findall(r'(\w+)="([^"]*)"', labels))): float(to) for name, labels, to in lines}
 
     async def ready(self) -> None:
         async with aiohttp.ClientSession() as session:

@@ -10,6 +10,7 @@ connections without a certificate, on which kube-apiserver believes no header. d
 import json
 import logging
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,27 @@ _OWN = {
 }
 """Reason and message of the front door's own answers by their status; reasons as in ``metav1.StatusReason``."""
 
+_LOGGED = {
+    "time": "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%",
+    "logger": "access",
+    "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+    "user": f"%REQ({USER}):256%",
+    "method": "%REQ(:METHOD):16%",
+    "path": "%PATH(NQ:PATH):1024%",
+    "protocol": "%PROTOCOL%",
+    "code": "%RESPONSE_CODE%",
+    "details": "%RESPONSE_CODE_DETAILS%",
+    "flags": "%RESPONSE_FLAGS%",
+    "milliseconds": "%DURATION%",
+    "bytesReceived": "%BYTES_RECEIVED%",
+    "bytesSent": "%BYTES_SENT%",
+    "upstream": "%UPSTREAM_CLUSTER%",
+    "server": "%UPSTREAM_HOST%",
+    "userAgent": "%REQ(USER-AGENT):128%",
+}
+"""Fields of a line of the access log: no query, because queries hold commands and tokens, and no header of credentials.
+``user``: name in the client certificate. The door does not know the user of a token."""
+
 Json = dict[str, Any]
 
 _UNVERIFIED = "it is not of an authority of the garden, or has expired, or is not for clients"
@@ -158,6 +180,13 @@ end
 """
 
 
+class AccessLog(StrEnum):
+    ALL = "All"
+    ERRORS = "Errors"
+    """Answers of status 400 and more."""
+    NONE = "None"
+
+
 class FrontDoorServer(ApiModel):
     address: str
     port: int = 6443
@@ -194,6 +223,8 @@ class FrontDoorConfig(ApiModel):
     """Directory for Envoy's files."""
     admin_socket: Path = Path("/tmp/envoy-admin.sock")
     """At most 107 characters, and another one for each Envoy of a machine."""
+    access_log: AccessLog = AccessLog.ALL
+    """Requests of which Envoy writes a line to its standard output, as JSON, after the answer."""
     health: HealthConfig
     """Address of Envoy's /ready and /stats/prometheus."""
 
@@ -258,7 +289,7 @@ def _listener(config: FrontDoorConfig) -> Json:
             },
         },
     )
-    chain = {"filters": [_http()], "transport_socket": {"name": "tls", "typed_config": tls}}
+    chain = {"filters": [_http(config.access_log)], "transport_socket": {"name": "tls", "typed_config": tls}}
     return envoy.listener(
         "garden",
         config.server.address,
@@ -271,7 +302,7 @@ def _listener(config: FrontDoorConfig) -> Json:
     )
 
 
-def _http() -> Json:
+def _http(access_log: AccessLog) -> Json:
     script = _IDENTIFY
     texts = {"USER": USER, "GROUP": GROUP, "CREDENTIAL": _CREDENTIAL}
     for placeholder, text in (texts | {"UNVERIFIED": _UNVERIFIED, "REFUSED": _REFUSED_CERTIFICATE}).items():
@@ -316,7 +347,21 @@ def _http() -> Json:
             "initial_connection_window_size": 1_048_576,
         },
         local_reply_config=_own_answers(),
+        access_log=_access_log(access_log),
     )
+
+
+def _access_log(which: AccessLog) -> list[Json]:
+    if which is AccessLog.NONE:
+        return []
+    log = envoy.typed("access_loggers.stream.v3.StdoutAccessLog", log_format={"json_format": _LOGGED})
+    failed = {"status_code_filter": {"comparison": {"op": "GE", "value": _runtime("errors_from", 400)}}}
+    return [{"name": "access", "typed_config": log, **({"filter": failed} if which is AccessLog.ERRORS else {})}]
+
+
+def _runtime(name: str, value: int) -> Json:
+    """A number for Envoy, which must have a key by which a runtime configuration could change it."""
+    return {"default_value": value, "runtime_key": f"front_door.{name}"}
 
 
 _RETRIES: Json = {
@@ -425,8 +470,7 @@ def _own_answers() -> Json:
         }
 
     def exactly(code: int) -> Json:
-        value = {"default_value": code, "runtime_key": f"front_door.status_{code}"}
-        return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
+        return {"status_code_filter": {"comparison": {"op": "EQ", "value": _runtime(f"status_{code}", code)}}}
 
     return {
         "mappers": [

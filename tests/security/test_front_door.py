@@ -307,6 +307,69 @@ async def test_a_server_that_is_away_is_told_as_a_status(door: Door, tmp_path: P
     assert answer.message.startswith("the front door got no answer from a server behind it: ")
 
 
+@pytest.mark.attack(actor="T6", asset="A1", finding=27)
+async def test_the_access_log_holds_no_credentials_and_no_line_of_a_client(door: Door) -> None:
+    """Queries hold commands and tokens. A name, a path or a header cannot write a line of its own."""
+    alice = certificate(door.ca, door.directory / "user", [common_name('alice","code":"200')])
+    secret = "SENTINEL-OF-A-CREDENTIAL"
+    headers = [f"Authorization: Bearer {secret}", f"Cookie: a={secret}", f"Impersonate-User: {secret}"]
+    await door.ask(request(f"/api/v1/x?token={secret}&command={secret}", *headers, "X-Remote-User: root"), alice)
+    await door.ask(request(f"{SHOOT}/adminkubeconfig?t={secret}", *headers, 'User-Agent: a"\\b', method="POST"))
+    await door.ask(request("/" + "a" * 5000))
+    await door.ask('GET /%0a{"logger":"access"} HTTP/1.1\r\nHost: a\r\n\r\n')
+
+    lines = await until(lambda: len(found := door.logged()) >= 4 and found, 30)
+    assert secret not in (door.directory / "envoy.log").read_text()
+    of_alice, of_servers, long, odd = lines
+    assert (of_alice["user"], of_alice["path"], of_alice["code"]) == ('alice","code":"200', "/api/v1/x", 200)
+    assert (of_alice["upstream"], of_alice["client"]) == ("kube-apiserver-with-identity", "127.0.0.1")
+    assert (of_servers["user"], of_servers["path"]) == (None, f"{SHOOT}/adminkubeconfig")
+    assert (of_servers["upstream"], of_servers["userAgent"]) == ("subresources", 'a"\\b')
+    assert of_servers["milliseconds"] >= 0
+    assert len(long["path"]) == 1024
+    assert odd["code"] in (200, 400)
+
+
+async def test_the_access_log_holds_errors_alone_if_it_is_configured_so(tmp_path: Path) -> None:
+    quiet = front_door.door(tmp_path)
+    quiet.access_log = "Errors"
+    async with quiet.with_servers():
+        with quiet.running():
+            await quiet.ready()
+            assert (await quiet.ask(request("/fine"))).status == 200
+            assert (await quiet.ask(request("/refused", "Connection: Upgrade", "Upgrade: tcp"))).status == 403
+            [line] = await until(quiet.logged, 30)
+    assert (line["path"], line["code"], line["details"]) == ("/refused", 403, "upgrade_failed")
+
+
+async def test_envoy_serves_the_metrics_of_alerts(tmp_path: Path) -> None:
+    """Names, labels and meaning: a server that cannot be reached, ends of certificates, the filter's errors."""
+    door = front_door.door(tmp_path)
+    with door.running():
+        await door.ready()
+        assert (await door.ask(request(f"{SHOOT}/adminkubeconfig"))).status == 503
+        found = await door.metrics()
+
+    for name, labels in front_door.METRICS.items():
+        shown = [{key for key, _ in each} for metric, each in found if metric == name]
+        assert shown, name
+        assert all(each == labels for each in shown), name
+    [failed] = [
+        value
+        for (name, labels), value in found.items()
+        if name == "envoy_cluster_upstream_cx_connect_fail" and ("envoy_cluster_name", "subresources") in labels
+    ]
+    assert failed >= 2
+    ends = {
+        dict(labels)["envoy_tls_certificate"]: value
+        for (name, labels), value in found.items()
+        if "certificate_expiration" in name
+    }
+    assert ends.keys() == {"certificate", "clients", "identity", "api-server-ca", "subresources-ca"}
+    served = x509.load_pem_x509_certificate(door.config().server.certificate_file.read_bytes())
+    assert ends["certificate"] == served.not_valid_after_utc.timestamp()
+
+
 async def test_renewed_certificates_are_used_without_a_restart(door: Door, tmp_path: Path) -> None:
     """The address gets a new certificate; a withdrawn authority of clients opens no new connection."""
     alice = door.ca.issue("a", "alice")

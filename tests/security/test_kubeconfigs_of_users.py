@@ -1,6 +1,7 @@
 """Users ask the subresource server for kubeconfigs and bindings that are not theirs; a real API server authorizes."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from prometheus_client import REGISTRY
 
 from activities.secrets.crypto import load_private
 from api import resources
@@ -27,6 +29,7 @@ from tests.garden_api_server import (
     garden_of,
 )
 from tests.gardens import ApiServer
+from tests.unit.kube.waiting import until
 from workers.subresources import kubeconfigs
 
 pytestmark = [
@@ -300,6 +303,82 @@ async def test_one_user_cannot_use_up_the_records_of_a_shoot(garden: Garden, mon
     assert [each.status for each in answers] == [201, 201, 429]
     assert answers[-1].headers["Retry-After"]
     assert other.status == 201
+
+
+@pytest.fixture
+async def strict(server: ApiServer, tmp_path: Path) -> AsyncIterator[Garden]:
+    """A server that lets each user make 3 requests at once, and one an hour afterwards."""
+    limits = {"requestsPerSecond": 1 / 3600, "burst": 3, "atOnce": 2}
+    async with garden_of(server, tmp_path, limitsOfUsers=limits) as made:
+        yield made
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=12)
+async def test_a_user_who_asks_in_a_loop_is_refused_and_no_other_user_is(strict: Garden) -> None:
+    """Requests that the garden forbids count, too: the server asks the garden about each of them."""
+    before = _limited("user-rate")
+    answers = [await strict.ask(ALICE) for _ in range(4)]
+    forbidden = [await strict.ask(STRANGER) for _ in range(4)]
+    other = await strict.ask(OPERATOR)
+
+    assert [each.status for each in answers] == [201, 201, 201, 429]
+    assert [each.status for each in forbidden] == [403, 403, 403, 429]
+    assert other.status == 201
+    assert 3500 < int(answers[-1].headers["Retry-After"]) <= 3600
+    assert answers[-1].content["details"]["retryAfterSeconds"] == int(answers[-1].headers["Retry-After"])
+    assert answers[-1].message.startswith("TooManyRequests: you have made more than 3 requests")
+    assert len(await strict.records()) == 4
+    assert _limited("user-rate") == before + 2
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=12)
+async def test_service_accounts_of_a_project_do_not_multiply_its_requests(strict: Garden) -> None:
+    """Members make as many ServiceAccounts as they want. Those of another project have requests of their own."""
+    names = [f"system:serviceaccount:{NAMESPACE}:robot-{number}" for number in range(4)]
+    answers = [await strict.ask(each) for each in names]
+    foreign = await strict.ask(f"system:serviceaccount:{OTHER_NAMESPACE}:robot-0")
+
+    assert [each.status for each in answers] == [403, 403, 403, 429]
+    assert foreign.status == 403
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=12)
+async def test_a_user_who_sends_bodies_slowly_holds_few_places_and_not_for_long(
+    strict: Garden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers a limited number of requests at once: one user must not hold all places."""
+    monkeypatch.setattr("workers.subresources.app._BODY_SECONDS", 1.0)
+    before = _limited("user-at-once")
+    async with contextlib.AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(_half_a_request(strict, ALICE)) for _ in range(2)]
+        await until(lambda: REGISTRY.get_sample_value("gardener_subresource_requests_in_progress") == 2, 10)
+        refused = await strict.ask(ALICE)
+        other = await strict.ask(OPERATOR)
+        ended = [await reader.readline() for reader in slow]
+
+    assert (refused.status, other.status) == (429, 201)
+    assert "you have 2 requests in progress" in refused.message
+    assert ended == [b"HTTP/1.1 408 Request Timeout\r\n"] * 2
+    assert _limited("user-at-once") == before + 1
+
+
+@contextlib.asynccontextmanager
+async def _half_a_request(garden: Garden, user: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Answer to a request whose body never ends."""
+    context = ssl.create_default_context(cafile=garden.servers.files.certificate)
+    context.load_cert_chain(garden.door().certificate, garden.door().key)
+    host, port = garden.url.removeprefix("https://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    path = f"/apis/core.gardener.cloud/v1beta1/namespaces/{NAMESPACE}/shoots/demo/adminkubeconfig"
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\nX-Remote-User: {user}\r\nContent-Length: 9\r\n\r\n{{".encode())
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+def _limited(reason: str) -> float:
+    return REGISTRY.get_sample_value("gardener_subresource_limited_requests_total", {"reason": reason}) or 0.0
 
 
 @pytest.mark.attack(actor="T1", asset="A3", finding=12)

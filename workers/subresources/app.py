@@ -21,6 +21,7 @@ from kube.errors import ApiError
 from workers.lib.access import User, may
 from workers.subresources import bindings, bodies, kubeconfigs
 from workers.subresources.kubeconfigs import Kind, Kubeconfigs
+from workers.subresources.limits import Users, limited
 from workers.subresources.refusals import Refusal, bad_request, forbidden, internal, not_found, of_garden, of_http
 from workers.subresources.requesters import Requesters
 
@@ -42,36 +43,39 @@ _SHOOT_BYTES = 2 * 1024 * 1024
 """Maximum sizes of a body: of a request for a kubeconfig, and of a Shoot."""
 _WARNINGS, _WARNING_LETTERS = 10, 256
 """Maximum number of warnings of an answer, and of the letters of each."""
+_BODY_SECONDS = 10.0
+"""Maximum duration of a body. A client that sends its body slowly holds one of the places of the server meanwhile."""
 _PATIENCE = 1.0
 """Seconds that a request waits for its turn before it gets status 429."""
 _DEADLINE = 30.0
-"""Maximum duration of a request in seconds: then its author sends the body slowly on purpose, or the garden hangs."""
+"""Maximum duration of a request in seconds. A request takes longer only if the garden hangs."""
 
 
 def application(
-    garden: KubeClient, requesters: Requesters, issuer: Kubeconfigs, *, requests_at_once: int
+    garden: KubeClient, requesters: Requesters, issuer: Kubeconfigs, users: Users, *, requests_at_once: int
 ) -> web.Application:
     """The server's routes. To add a subresource: a route, with the verb that its users need."""
 
     def of_kind(kind: Kind) -> Handler:
         async def create(request: web.Request, namespace: str, name: str, user: User) -> web.Response:
-            asked, warnings = bodies.read(kind.model, await bodies.read_object(request, _REQUEST_BYTES), request)
+            body = await bodies.read_object(request, _REQUEST_BYTES, _BODY_SECONDS)
+            asked, warnings = bodies.read(kind.model, body, request)
             if asked.metadata.name not in ("", name) or asked.metadata.namespace not in ("", namespace):
                 raise bad_request("metadata of the object does not match the name and the namespace on the URL")
             answer = await issuer.issue(kind, namespace, name, asked, user, dry_run=bodies.dry_run(request))
             return _answer(answer.to_wire(), 201, warnings)
 
-        return _served(garden, requesters, {"POST": ("create", kind.resource, create)})
+        return _served(garden, requesters, users, {"POST": ("create", kind.resource, create)})
 
     async def bind(request: web.Request, namespace: str, name: str, user: User) -> web.Response:
-        wanted = await bodies.read_object(request, _SHOOT_BYTES)
+        wanted = await bodies.read_object(request, _SHOOT_BYTES, _BODY_SECONDS)
         dry_run = bodies.dry_run(request)
         return _answer(await bindings.bind(garden, namespace, name, wanted, user, dry_run=dry_run), 200, [])
 
     app = web.Application(middlewares=[_as_status, _at_once(requests_at_once)])
     for kind in (kubeconfigs.ADMIN, kubeconfigs.VIEWER):
         app.router.add_route("*", f"{_SHOOTS}/{kind.subresource}", of_kind(kind))
-    binding = _served(garden, requesters, {"PUT": ("update", bindings.BINDING, bind)})
+    binding = _served(garden, requesters, users, {"PUT": ("update", bindings.BINDING, bind)})
     app.router.add_route("*", f"{_SHOOTS}/binding", binding)
     return app
 
@@ -79,11 +83,17 @@ def application(
 _Serve = Callable[[web.Request, str, str, User], Awaitable[web.Response]]
 
 
-def _served(garden: KubeClient, requesters: Requesters, methods: dict[str, tuple[str, Resource, _Serve]]) -> Handler:
+def _served(
+    garden: KubeClient, requesters: Requesters, users: Users, methods: dict[str, tuple[str, Resource, _Serve]]
+) -> Handler:
     """A handler that finds out the requester and asks the garden whether the requester may do that."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         user = await requesters.of(request)
+        with users.request(user.name):
+            return await answer(request, user)
+
+    async def answer(request: web.Request, user: User) -> web.StreamResponse:
         if request.method not in methods:
             raise Refusal(
                 405,
@@ -149,7 +159,7 @@ def _at_once(limit: int) -> Middleware:
             async with asyncio.timeout(_PATIENCE):
                 await turns.acquire()
         except TimeoutError:
-            raise Refusal(429, "the server has received too many requests: try again later") from None
+            raise limited("at-once", "the server has received too many requests: try again later") from None
         try:
             async with asyncio.timeout(_DEADLINE) as deadline:
                 return await handler(request)

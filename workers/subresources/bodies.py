@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any, NoReturn, TypeVar
@@ -38,8 +39,11 @@ def dry_run(request: web.Request) -> bool:
     return bool(asked)
 
 
-async def read_object(request: web.Request, limit: int) -> dict[str, Any]:
-    """The body as a JSON object. Raises 413 for more than ``limit`` bytes, 415 for another format than JSON."""
+async def read_object(request: web.Request, limit: int, seconds: float) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises 408 if it takes more than ``seconds``, 413 for more than ``limit`` bytes, 415 for another format than JSON.
+    """
     media = _TOKEN.match(request.headers.get("Content-Type", _JSON).strip().lower())
     if media is None or media[0] != _JSON or request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise Refusal(
@@ -48,10 +52,14 @@ async def read_object(request: web.Request, limit: int) -> dict[str, Any]:
             "(protobuf, YAML and compressed bodies are not read)",
         )
     content = bytearray()
-    async for piece in request.content.iter_any():
-        content += piece
-        if len(content) > limit:
-            raise Refusal(413, f"the body of the request has more than {limit} bytes")
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.content.iter_any():
+                content += piece
+                if len(content) > limit:
+                    raise Refusal(413, f"the body of the request has more than {limit} bytes")
+    except TimeoutError:
+        raise Refusal(408, f"the body of the request took more than {seconds:.0f} s") from None
     try:
         found = json.loads(content.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError):

@@ -40,7 +40,8 @@ from kube.errors import AlreadyExists
 from kube.objects import owner_reference
 from workers.lib.access import User, may
 from workers.lib.runtime import log_context
-from workers.subresources.refusals import Refusal, forbidden, internal, invalid, not_found
+from workers.subresources.limits import limited
+from workers.subresources.refusals import forbidden, internal, invalid, not_found
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +178,8 @@ class Kubeconfigs:
         valid = [each for each in before.values() if not each.expired(now)]
         of_user = sum(each.user == entry.user for each in valid)
         if len(valid) >= _OF_SHOOT or of_user >= _OF_USER:
-            raise Refusal(
-                429,
+            raise limited(
+                "valid-kubeconfigs",
                 f"Shoot {namespace}/{metadata['name']} has {len(valid)} valid kubeconfigs, {of_user} of them yours; it "
                 f"may have {_OF_SHOOT}, and {_OF_USER} of one user: wait until some expire, and ask for shorter ones",
             )

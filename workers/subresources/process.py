@@ -15,6 +15,7 @@ from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_cli
 from workers.lib.serving import ClientsFile, ServingCertificate
 from workers.subresources.app import application
 from workers.subresources.kubeconfigs import ADMIN, VIEWER, Kubeconfigs
+from workers.subresources.limits import UserLimits, Users
 from workers.subresources.requesters import Requesters
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class SubresourcesConfig(ApiModel):
     shoot_viewer_kubeconfig_max_expiration: int = Field(default=_DAY, ge=3600, le=2**32)
     requests_at_once: int = Field(default=64, ge=1)
     """Maximum number of concurrent requests. Further requests wait for 1 s and then get status 429."""
+    limits_of_users: UserLimits = UserLimits()
     health: HealthConfig = HealthConfig()
 
 
@@ -86,6 +88,7 @@ async def serving(
         garden,
         Requesters(garden, config.request_header.allowed_names),
         Kubeconfigs(garden, seconds),
+        Users(config.limits_of_users),
         requests_at_once=config.requests_at_once,
     )
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=300, max_field_size=_HEADER_BYTES)

@@ -17,6 +17,7 @@ _REASONS = {
     404: "NotFound",
     405: "MethodNotAllowed",
     406: "NotAcceptable",
+    408: "Timeout",
     409: "Conflict",
     413: "RequestEntityTooLarge",
     415: "UnsupportedMediaType",
@@ -28,22 +29,28 @@ _REASONS = {
 }
 _PASSED_ON = frozenset({403, 404, 409, 422, 429})
 """Statuses of a refused write that are about the requester's object."""
-_RETRY_SECONDS = 1
 
 
 class Refusal(Exception):
     """A request that is not served. The text goes to the requester."""
 
     def __init__(
-        self, code: int, message: str, *, details: Object | None = None, headers: dict[str, str] | None = None
+        self,
+        code: int,
+        message: str,
+        *,
+        details: Object | None = None,
+        headers: dict[str, str] | None = None,
+        retry_after: int = 1,
     ) -> None:
+        """``retry_after``: seconds until a repeated request may be served, of a refusal with status 429 or 503."""
         super().__init__(message)
         self.code = code
         self.details = details or {}
         self.headers = headers or {}
         if code in (429, 503):
-            self.details = self.details | {"retryAfterSeconds": _RETRY_SECONDS}
-            self.headers = self.headers | {"Retry-After": str(_RETRY_SECONDS)}
+            self.details = self.details | {"retryAfterSeconds": retry_after}
+            self.headers = self.headers | {"Retry-After": str(retry_after)}
 
     @property
     def reason(self) -> str:
