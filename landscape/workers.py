@@ -262,8 +262,12 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-gardenlet")),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
-        # Tests kill seeds, and then read backups that were written before.
-        "etcd": {"deltaSnapshotPeriod": 10, "takeoverTolerance": 15},
+        "etcd": {
+            # Tests kill seeds, and then read backups that were written before.
+            "deltaSnapshotPeriod": 10,
+            "takeoverTolerance": 15,
+            "imageDigest": code_digest(*_ROOMS),
+        },
         # Backups that tests read after the deletion of their Shoot.
         "backupEntry": {"deletionGracePeriodHours": 24, "deletionGracePeriodShootPurposes": ["production"]},
         # Tests wait for it.

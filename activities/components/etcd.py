@@ -65,6 +65,8 @@ class EtcdValues:
     """``node`` or ``zone``: several members are spread over nodes, or over nodes and zones."""
     autoscaling: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.etcd.<role>.autoscaling``: its ``minAllowed`` raises the requests."""
+    image_digest: str = ""
+    """Digest of the content of our image, if the image has the same tag in all versions."""
 
 
 def name_of(role: str) -> str:
@@ -79,6 +81,8 @@ def etcd(values: EtcdValues) -> Manifest:
     pod_annotations = {}
     if important and values.failure_tolerance is None:
         pod_annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
+    if values.image_digest:
+        pod_annotations["checksum/image"] = values.image_digest
     return {
         "apiVersion": "druid.gardener.cloud/v1alpha1",
         "kind": "Etcd",

@@ -42,10 +42,15 @@ class EtcdActivities:
     """One instance per gardenlet."""
 
     def __init__(
-        self, clusters: Clusters, *, delta_snapshot_period: timedelta = component.DELTA_SNAPSHOT_PERIOD
+        self,
+        clusters: Clusters,
+        *,
+        delta_snapshot_period: timedelta = component.DELTA_SNAPSHOT_PERIOD,
+        image_digest: str = "",
     ) -> None:
         self._clusters = clusters
         self._delta_snapshot_period = delta_snapshot_period
+        self._image_digest = image_digest
 
     @activity.defn
     async def deploy_etcds(self, task: ShootTask) -> TaskResult:
@@ -181,6 +186,7 @@ class EtcdActivities:
             peer_certificate=peer[0].name if peer else "",
             failure_tolerance=tolerance,
             autoscaling=((view.shoot["spec"]["kubernetes"].get("etcd") or {}).get(role) or {}).get("autoscaling") or {},
+            image_digest=self._image_digest,
             **({"window_begin": window["begin"]} if window.get("begin") else {}),
         )
         try:

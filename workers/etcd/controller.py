@@ -133,13 +133,14 @@ class EtcdController:
                 raise ValueError(f"{there} members cannot become {wanted}: set replicas to {there}, or to 0 to pause")
             was_alone = there == 1 < wanted
             tls = await self._tls_files(etcd)
-            *rest, stateful_set = manifests.objects(etcd, tls, self._takeover_tolerance)
+            pods = there if was_alone else wanted
+            *rest, stateful_set = manifests.objects(etcd, tls, self._takeover_tolerance, pods=pods)
             await asyncio.gather(*(self._client.apply(manifest, manager=MANAGER) for manifest in rest))
             await self._bound(manifest for manifest in rest if manifest["kind"] == PERSISTENT_VOLUME_CLAIM.kind)
             if was_alone:
-                first = {**stateful_set, "spec": {**stateful_set["spec"], "replicas": there}}
-                if not _is_rolled_out(await self._client.apply(first, manager=MANAGER)):
+                if not _is_rolled_out(await self._client.apply(stateful_set, manager=MANAGER)):
                     return await self._write_operation(etcd, kind, "Processing", "")
+                stateful_set["spec"]["replicas"] = wanted
             applied = await self._client.apply(stateful_set, manager=MANAGER)
         except (ApiError, ValueError, KeyError) as error:
             await self._write_operation(etcd, kind, "Error", str(error))

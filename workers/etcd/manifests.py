@@ -33,6 +33,9 @@ TLS_ORDERED = "druid.gardener.cloud/tls-ordered"
 TLS_IN_USE = "druid.gardener.cloud/tls-in-use"
 """Annotations of a member's pod: checksums of the TLS files that the member is to use, and was seen to use."""
 
+REVISION = "druid.gardener.cloud/revision"
+"""Label of a member's pod: checksum of the pod's template."""
+
 _CONFIG = "/var/etcd/config"
 _RUN = "/var/etcd/run"
 TAKEOVER_TOLERANCE = timedelta(minutes=2)
@@ -56,10 +59,21 @@ def objects(
 
     Its claims are among the others, so that they are bound when the pods are to be scheduled. ``pods``: number of pods
     if there are to be fewer than members for now.
+
+    The client Service of a single pod selects the pod's revision, so a rollout takes the earlier pod out of the Service
+    before that pod ends. Otherwise the API server would connect to the address of a pod that is gone, and wait 20 s
+    for an answer; a refused connection is tried again within seconds.
     """
-    made = [_config_map(etcd, takeover_tolerance), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
-    made.append(_tls_secret(etcd, tls))
-    made.append(_stateful_set(etcd, base.checksum(made[0]["data"]), etcd["spec"]["replicas"] if pods is None else pods))
+    pods = etcd["spec"]["replicas"] if pods is None else pods
+    config = _config_map(etcd, takeover_tolerance)
+    stateful_set = _stateful_set(etcd, base.checksum(config["data"]), pods)
+    template = stateful_set["spec"]["template"]
+    revision = {REVISION: base.checksum(template)[:16]}
+    template["metadata"]["labels"] |= revision
+    client = _client_service(etcd)
+    if pods < 2:
+        client["spec"]["selector"] |= revision
+    made = [config, client, _peer_service(etcd), _disruption_budget(etcd), _tls_secret(etcd, tls), stateful_set]
     for manifest in made:
         manifest["metadata"]["ownerReferences"] = [controller_reference(etcd)]
     # No owner for claims: they belong to the StatefulSet, which adopts them by name.

@@ -132,6 +132,9 @@ class EtcdConfig(ApiModel):
     takeover_tolerance: timedelta = Field(default=TAKEOVER_TOLERANCE, ge=timedelta(seconds=5))
     """How long an etcd serves while it cannot read in its bucket whether another seed has taken over; then it stops.
     The etcd that takes over waits for the same time, so all seeds must have the same value."""
+    image_digest: str = ""
+    """Digest of the content of our image, where the image has the same tag in all versions, as on a landscape. With
+    another digest, a reconciliation replaces the pods of etcds, as it does with another tag."""
 
 
 class BackupEntryConfig(ApiModel):

@@ -63,6 +63,7 @@ async def run(config_path: str) -> None:
             clusters,
             vpn_network=config.vpn.network,
             delta_snapshot_period=config.etcd.delta_snapshot_period,
+            image_digest=config.etcd.image_digest,
             retention=config.backup_entry.retention,
             identity=config.identity,
         ),

@@ -46,6 +46,7 @@ def seed_activities(
     *,
     vpn_network: str,
     delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD,
+    image_digest: str = "",
     retention: Retention | None = None,
     identity: str = "gardenlet",
 ) -> list[Callable[..., Any]]:
@@ -62,7 +63,7 @@ def seed_activities(
         ObservabilityActivities(clusters),
         VpaActivities(clusters),
         AutoscalerActivities(clusters),
-        EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period),
+        EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period, image_digest=image_digest),
         MigrationActivities(clusters),
         ShootStateActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network),

@@ -19,6 +19,7 @@ from activities.seed.etcd import EtcdActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.client import KubeClient
 from tests.unit.secrets.conftest import Killed, MemoryCluster
+from workers.etcd import manifests
 
 NAMESPACE = "shoot--local--one"
 TRIGGER = "2026-11-21T12:00:00Z"
@@ -54,7 +55,8 @@ class World:
         self.seed_spec = {"backup": {"provider": "local"}}
         caches = SimpleNamespace(of=lambda _: Cache(self.seed))
         clusters = SimpleNamespace(seed=self.seed, seed_caches=caches, cluster=self._cluster)
-        self.activities = EtcdActivities(cast(Clusters, clusters))
+        self.clusters = cast(Clusters, clusters)
+        self.activities = EtcdActivities(self.clusters)
         entry = f"{NAMESPACE}--c0ffee"
         self.seed.objects["BackupEntry", None, entry] = {
             "metadata": {"name": entry},
@@ -124,6 +126,26 @@ async def test_both_etcds_are_deployed_and_only_the_main_one_is_backed_up(world)
         "etcd-server-events",
         "etcd-client",
     }
+
+
+async def test_another_content_of_the_image_rolls_the_pods_and_the_same_content_does_not(world):
+    """Otherwise an old program would read a Secret that a newer version has written, and stop."""
+    earlier, later = (TASK.model_copy(update={"trigger": f"2026-11-2{day}T12:00:00Z"}) for day in (2, 3))
+    await world.activities.deploy_etcds(TASK)
+    world.succeed()
+
+    upgraded = EtcdActivities(world.clusters, image_digest="0123abcd")
+    await upgraded.deploy_etcds(earlier)
+    for role in ("main", "events"):
+        assert world.etcd(role)["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
+        live = world.etcd(role) | {"apiVersion": "druid.gardener.cloud/v1alpha1", "kind": "Etcd"}
+        live["metadata"]["uid"] = "1"
+        [stateful_set] = (each for each in manifests.objects(live, {}) if each["kind"] == "StatefulSet")
+        assert stateful_set["spec"]["template"]["metadata"]["annotations"]["checksum/image"] == "0123abcd"
+
+    world.succeed()
+    await upgraded.deploy_etcds(later)
+    assert world.etcd("main")["metadata"]["annotations"]["gardener.cloud/timestamp"] == earlier.trigger
 
 
 async def test_a_second_run_triggers_no_second_rollout(world):

@@ -142,6 +142,35 @@ def test_a_changed_certificate_rolls_members_of_a_cluster_but_no_single_member()
     assert template() == template(server_certificate="etcd-server-main-2")
 
 
+def test_the_service_of_one_pod_does_not_select_its_predecessor():
+    """New connections to the address of a pod that ends would get no answer for up to 20 s."""
+
+    def selects(service, stateful_set):
+        labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+        return service["spec"]["selector"].items() <= labels.items()
+
+    def made(pods=None, **changes):
+        objects = manifests.objects(etcd(**changes), TLS, pods=pods)
+        assert by_kind(objects, "Service")["metadata"]["name"] == "etcd-main-client"
+        return by_kind(objects, "Service"), by_kind(objects, "StatefulSet")
+
+    service, stateful_set = made()
+    assert made() == (service, stateful_set)
+    assert selects(service, stateful_set)
+    for other in ({"window_begin": "030000+0000"}, {"image_digest": "0123abcd"}):
+        later, rolled = made(**other)
+        assert selects(later, rolled)
+        assert not selects(later, stateful_set)
+
+    first, prepared = made(pods=1, **SEVERAL)
+    assert selects(first, prepared)
+    assert not selects(first, stateful_set)
+    several, complete = made(**SEVERAL)
+    assert selects(several, complete)
+    assert selects(several, stateful_set)
+    assert prepared["spec"]["template"] == complete["spec"]["template"]
+
+
 def test_every_tls_file_is_at_its_path_in_the_configuration():
     made = manifests.objects(etcd(), TLS)
     volumes = by_kind(made, "StatefulSet")["spec"]["template"]["spec"]["volumes"]
@@ -466,6 +495,9 @@ async def test_members_join_a_single_member_once_it_is_prepared(cluster, control
     stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]
     assert stateful_set["spec"]["replicas"] == 1
     assert "checksum/etcd-tls" in stateful_set["spec"]["template"]["metadata"]["annotations"]
+    selected = cluster.objects["Service", NAMESPACE, "etcd-main-client"]["spec"]["selector"]
+    assert selected.items() <= stateful_set["spec"]["template"]["metadata"]["labels"].items()
+    assert manifests.REVISION in selected
     assert status_of(cluster)["lastOperation"]["state"] == "Processing"
     assert "gardener.cloud/operation" in made["metadata"]["annotations"]
 

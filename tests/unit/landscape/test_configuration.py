@@ -23,6 +23,7 @@ from landscape.pki import KeyPair
 from landscape.plan import Plan
 from landscape.processes import Processes, ProcessSpec
 from tests.unit.kube.fake_cluster import FakeCluster
+from workers.gardenlet.config import GardenletConfig
 from workers.lib.runtime import load_config
 from workflows import visibility
 
@@ -71,6 +72,22 @@ def test_a_changed_configuration_replaces_the_process(plan, monkeypatch):
     monkeypatch.setattr(workers, "code_digest", lambda *rooms: "other")
 
     assert all(now.spec != then.spec for now, then in zip(workers.of_garden(plan), before, strict=True))
+
+
+def test_changed_code_replaces_the_pods_of_etcds(plan, monkeypatch):
+    """Images have the same tag in all versions, so a changed tag does not replace these pods."""
+
+    def digests():
+        configs = (process.spec.argv[4] for process in workers.of_seed(plan, plan.seeds[0]))
+        gardenlets = [file for file in configs if "gardenlet" in file]
+        return [load_config(GardenletConfig, file).etcd.image_digest for file in gardenlets]
+
+    [before] = digests()
+    assert before and digests() == [before]
+
+    monkeypatch.setattr(workers, "code_digest", lambda *rooms: "other")
+
+    assert digests() == ["other"]
 
 
 def test_another_key_of_the_administrator_makes_other_processes_of_the_object_store(plan):
