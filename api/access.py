@@ -60,6 +60,9 @@ READ = ["get", "list", "watch"]
 WRITE = ["create", "delete", "deletecollection", *READ, "patch", "update"]
 """Verbs of a role of people. It never holds ``*``: that includes ``bind``, ``escalate`` and the custom verbs."""
 
+CONVERTED = ("controllerdeployments.core.gardener.cloud",)
+"""CustomResourceDefinitions of the kinds with several versions."""
+EXTENSIONS_API = "apiextensions.k8s.io"
 _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 RBAC = "rbac.authorization.k8s.io"
 
@@ -81,11 +84,14 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         # The controller-manager binds roles of Projects and of extensions, whose rights it does not have itself, and
         # makes aggregated ones. The API server asks for the verbs bind and escalate.
         rule([RBAC], ["roles", "rolebindings", "clusterroles", "clusterrolebindings"], everything),
-        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
+        rule([EXTENSIONS_API], ["customresourcedefinitions"], read),
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
         # Admission updates the configurations of its own webhooks.
         rule(["admissionregistration.k8s.io"], _WEBHOOKS, ["create"]),
         rule(["admissionregistration.k8s.io"], _WEBHOOKS, ["get", "patch"]) | {"resourceNames": ["gardener-admission"]},
+        # Admission maintains the kinds that it converts, and the controller-manager stores their objects again.
+        rule([EXTENSIONS_API], ["customresourcedefinitions", "customresourcedefinitions/status"], ["create", "patch"])
+        | {"resourceNames": list(CONVERTED)},
         rule(["certificates.k8s.io"], ["certificatesigningrequests"], read),
         rule(["certificates.k8s.io"], ["certificatesigningrequests/approval"], ["update", "patch"]),
         rule(["certificates.k8s.io"], ["signers"], ["approve"])
@@ -157,7 +163,7 @@ def _administrator() -> list[Manifest]:
         rule([RBAC], ["clusterroles", "clusterrolebindings", "roles", "rolebindings"], WRITE),
         rule(["admissionregistration.k8s.io"], _WEBHOOKS, WRITE),
         rule(["apiregistration.k8s.io"], ["apiservices"], WRITE),
-        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], WRITE),
+        rule([EXTENSIONS_API], ["customresourcedefinitions"], WRITE),
         rule(["coordination.k8s.io"], ["leases"], WRITE),
         rule(["certificates.k8s.io"], ["certificatesigningrequests"], [*WRITE, "approve", "deny"]),
     ]
@@ -178,7 +184,7 @@ def _viewer() -> list[Manifest]:
         rule([RBAC], ["clusterroles", "clusterrolebindings", "roles", "rolebindings"], READ),
         rule(["admissionregistration.k8s.io"], _WEBHOOKS, READ),
         rule(["apiregistration.k8s.io"], ["apiservices"], READ),
-        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], READ),
+        rule([EXTENSIONS_API], ["customresourcedefinitions"], READ),
         rule(["coordination.k8s.io"], ["leases"], READ),
     ]
 
@@ -186,7 +192,7 @@ def _viewer() -> list[Manifest]:
 def _global_resources() -> list[Manifest]:
     return [
         rule([CORE], ["cloudprofiles", "controllerregistrations", "exposureclasses", "seeds"], READ),
-        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], READ),
+        rule([EXTENSIONS_API], ["customresourcedefinitions"], READ),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ _KINDS = {
         "core.v1beta1.backup_bucket:BackupBucket",
         "core.v1beta1.backup_entry:BackupEntry",
         "core.v1beta1.controller_registration:ControllerRegistration",
+        "core.v1.controller_deployment:ControllerDeployment",
         "core.v1beta1.controller_deployment:ControllerDeployment",
         "core.v1beta1.controller_installation:ControllerInstallation",
         "security.v1alpha1.credentials_binding:CredentialsBinding",
@@ -69,34 +71,37 @@ def kinds(side: Side) -> list[type[KubeObject]]:
 
 
 def crds(side: Side) -> list[dict[str, Any]]:
-    """CustomResourceDefinitions to apply in the garden, in a seed, or in a shoot."""
-    return [crd(model) for model in kinds(side)]
+    """CustomResourceDefinitions to apply in the garden, in a seed, or in a shoot: those of kinds with one version."""
+    return [crd(*versions) for versions in _by_kind(side) if len(versions) == 1]
+
+
+def converted_crds(side: Side, client_config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """CustomResourceDefinitions of the kinds with several versions, which a webhook converts.
+
+    ``client_config``: how the API server calls the webhook. Without a webhook such a kind must not be served: the API
+    server would store an object of one version as if it were of the other one, and drop the fields that differ.
+    """
+    conversion = {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": dict(client_config), "conversionReviewVersions": ["v1"]},
+    }
+    several = [crd(*versions) for versions in _by_kind(side) if len(versions) > 1]
+    return [{**each, "spec": {**each["spec"], "conversion": conversion}} for each in several]
+
+
+def _by_kind(side: Side) -> list[list[type[KubeObject]]]:
+    """The models of each kind: one for each of its versions."""
+    found: dict[tuple[str, str], list[type[KubeObject]]] = {}
+    for model in kinds(side):
+        found.setdefault((model.definition.group, model.definition.plural), []).append(model)
+    return list(found.values())
 
 
 @cache
-def crd(model: type[KubeObject]) -> dict[str, Any]:
-    """The CustomResourceDefinition that serves ``model``. Treat the result as read-only."""
-    served = model.definition
-    subresources: dict[str, Any] = {"status": {}} if served.status else {}
-    if served.scale:
-        spec_path, status_path, selector_path = served.scale
-        subresources["scale"] = {
-            "specReplicasPath": spec_path,
-            "statusReplicasPath": status_path,
-            **({"labelSelectorPath": selector_path} if selector_path else {}),
-        }
-    version: dict[str, Any] = {
-        "name": served.version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema(model)},
-        "additionalPrinterColumns": [_column(column) for column in served.columns],
-    }
-    if subresources:
-        version["subresources"] = subresources
-    if served.selectable:
-        version["selectableFields"] = [{"jsonPath": path} for path in served.selectable]
-    kind = model.__name__
+def crd(*models: type[KubeObject]) -> dict[str, Any]:
+    """The CustomResourceDefinition of a kind, with a version for each of ``models``. Treat the result as read-only."""
+    served = models[0].definition
+    kind = models[0].__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -115,9 +120,33 @@ def crd(model: type[KubeObject]) -> dict[str, Any]:
                 "shortNames": list(served.short_names),
             },
             "scope": "Namespaced" if served.namespaced else "Cluster",
-            "versions": [version],
+            "versions": [_version(model, stored=model.definition.stored or len(models) == 1) for model in models],
         },
     }
+
+
+def _version(model: type[KubeObject], *, stored: bool) -> dict[str, Any]:
+    served = model.definition
+    subresources: dict[str, Any] = {"status": {}} if served.status else {}
+    if served.scale:
+        spec_path, status_path, selector_path = served.scale
+        subresources["scale"] = {
+            "specReplicasPath": spec_path,
+            "statusReplicasPath": status_path,
+            **({"labelSelectorPath": selector_path} if selector_path else {}),
+        }
+    version: dict[str, Any] = {
+        "name": served.version,
+        "served": True,
+        "storage": stored,
+        "schema": {"openAPIV3Schema": schema(model)},
+        "additionalPrinterColumns": [_column(column) for column in served.columns],
+    }
+    if subresources:
+        version["subresources"] = subresources
+    if served.selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in served.selectable]
+    return version
 
 
 def schema(model: type[KubeObject]) -> dict[str, Any]:

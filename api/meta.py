@@ -160,6 +160,8 @@ class Definition:
     protected: bool = True
     """Whether a deletion needs the annotation ``confirmation.gardener.cloud/deletion``."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = True
+    """Whether the API server stores objects in this version. False: it converts them from and to another version."""
 
 
 class KubeObject(KubeModel):

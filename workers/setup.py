@@ -30,7 +30,7 @@ from api.model import ApiModel
 from api.policies import deletion_protection
 from kube.cache import Caches
 from kube.client import KubeClient
-from workers.admission.webhooks import webhook_configurations
+from workers.admission.webhooks import converted_kinds, webhook_configurations
 from workers.lib.runtime import ClientConnection, ConfigError, kube_client, load_config
 from workers.lib.temporal import TemporalServer, connect_with
 from workflows import visibility
@@ -92,8 +92,15 @@ async def run(config_path: str) -> None:
 async def set_up_garden(
     garden: KubeClient, webhooks: Webhooks | None, *, unrestricted_gardenlets: bool = False
 ) -> None:
-    """Apply the CRDs, wait until the API server serves them, then apply policies, roles and webhooks."""
-    definitions = crds("garden")
+    """Apply the CRDs, wait until the API server serves them, then apply policies, roles and webhooks.
+
+    Without ``webhooks``, admission applies its webhooks itself, and the CRDs of the kinds that it converts.
+    """
+    definitions, configurations = crds("garden"), []
+    if webhooks is not None:
+        at = webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode()
+        definitions += converted_kinds(*at)
+        configurations = webhook_configurations(*at)
     await _apply(garden, definitions)
     caches = Caches(garden)
     try:
@@ -107,9 +114,8 @@ async def set_up_garden(
         *deletion_protection("garden"),
         *access(unrestricted_gardenlets=unrestricted_gardenlets),
         {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
+        *configurations,
     ]
-    if webhooks is not None:
-        objects += webhook_configurations(webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode())
     # The API server refuses objects in a namespace that does not exist, and the binding of a role that does not exist.
     namespaces = [each for each in objects if each["kind"] == "Namespace"]
     bindings = [each for each in objects if each["kind"].endswith("Binding")]

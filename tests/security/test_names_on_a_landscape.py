@@ -119,6 +119,9 @@ def review_of(path: str) -> dict[str, Any]:
 @pytest.mark.attack(actor="T6", asset="A1", finding=16)
 @pytest.mark.parametrize("path", PORTS)
 def test_admission_answers_no_caller_without_the_certificate_of_the_api_server(landscape: Landscape, path: str) -> None:
+    if path != seed_authorizer.PATH:  # the port of conversions, for which the API server shows no certificate
+        assert ask(landscape, path, review_of(path), as_api_server=False) == 403
+        return
     with pytest.raises((OSError, http.client.HTTPException)) as refusal:
         ask(landscape, path, review_of(path), as_api_server=False)
     assert not isinstance(refusal.value, (ConnectionRefusedError, TimeoutError)), "a process listens there"

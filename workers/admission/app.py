@@ -13,11 +13,12 @@ from prometheus_client import Histogram
 from pydantic import ValidationError
 
 from api.resources import Object
+from workers.admission.conversion import convert
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
 from workers.admission.protection import check_finalizers_kept, check_update_allowed
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
-from workers.admission.webhooks import MUTATE_PATH, PROTECT_PATH, RESTRICT_PATH, VALIDATE_PATH
+from workers.admission.webhooks import CONVERT_PATH, MUTATE_PATH, PROTECT_PATH, RESTRICT_PATH, VALIDATE_PATH
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def application(garden: Garden) -> web.Application:
     app.router.add_post(VALIDATE_PATH, _handler(validate, VALIDATE_PATH))
     app.router.add_post(PROTECT_PATH, _handler(protect, PROTECT_PATH))
     app.router.add_post(RESTRICT_PATH, _handler(restrict, RESTRICT_PATH))
+    app.router.add_post(CONVERT_PATH, convert())
     return app
 
 

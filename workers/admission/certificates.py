@@ -29,7 +29,7 @@ from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import AlreadyExists, Conflict
-from workers.admission.webhooks import webhook_configurations
+from workers.admission.webhooks import converted_kinds, webhook_configurations
 from workers.lib.serving import ShownCertificate, renewal_due, server_certificate
 
 log = logging.getLogger(__name__)
@@ -159,8 +159,9 @@ class AdmissionCertificates:
         return Requeue(min(max(step - now, timedelta(seconds=1)), _LONGEST_SLEEP).total_seconds())
 
     async def _have_trusted(self, bundle: bytes) -> None:
-        for configuration in webhook_configurations(self._config.url, base64.b64encode(bundle).decode()):
-            await self._client.apply(configuration, manager=_MANAGER)
+        url, encoded = self._config.url, base64.b64encode(bundle).decode()
+        for each in (*webhook_configurations(url, encoded), *converted_kinds(url, encoded)):
+            await self._client.apply(each, manager=_MANAGER)
         if self._trusted[0] != bundle:
             self._trusted = bundle, datetime.now(UTC)
 

@@ -54,7 +54,8 @@ from api.validation.bastion import (
     check_bastion_shoot,
 )
 from api.validation.binding import check_move, check_while_moving, is_moving
-from api.validation.field import Faults
+from api.validation.controllers import check_controller_deployment
+from api.validation.field import Faults, Path
 from api.validation.garden import (
     check_cloud_profile,
     check_cloud_profile_change,
@@ -655,6 +656,38 @@ async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     return []
 
 
+async def validate_controller_deployment(review: Review, garden: Garden) -> list[str]:
+    """A deletion is not refused: a finalizer delays it until no ControllerRegistration names the object."""
+    if review.object is None or review.deleting:
+        return []
+    if review.old is None or _without_metadata(review.object) != _without_metadata(review.old):
+        refuse_invalid(review, check_controller_deployment(review.object))
+    return []
+
+
+def _without_metadata(obj: Object) -> Object:
+    """The fields of an object that has no spec, and its annotations, which may hold fields of another version."""
+    return {**obj, "metadata": obj["metadata"].get("annotations")}
+
+
+async def validate_controller_registration(review: Review, garden: Garden) -> list[str]:
+    """The ControllerDeployments that it names must exist."""
+    if review.object is None or review.deleting or not review.spec_changed:
+        return []
+    faults, known = Faults(), _deployments(review.old)
+    for index, name in enumerate(_deployments(review.object)):
+        if name not in known and not await garden.find(resources.CONTROLLER_DEPLOYMENT, name):
+            path = Path("spec.deployment.deploymentRefs") @ index / "name"
+            faults.not_found(path, name, "there is no such ControllerDeployment")
+    refuse_forbidden(review, faults)
+    return []
+
+
+def _deployments(registration: Object | None) -> list[str]:
+    deployment = ((registration or {}).get("spec") or {}).get("deployment") or {}
+    return [each["name"] for each in deployment.get("deploymentRefs") or ()]
+
+
 # Bastion
 
 
@@ -709,6 +742,10 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CREDENTIALS_BINDING: validate_binding,
     resources.OPERATIONS_BASTION: validate_bastion,
     resources.EXPOSURE_CLASS: warn_of_exposure_class,
+    # Both versions, so that the author of an object is told the faults by the names of the fields that it wrote.
+    resources.CONTROLLER_DEPLOYMENT: validate_controller_deployment,
+    resources.CONTROLLER_DEPLOYMENT_V1BETA1: validate_controller_deployment,
+    resources.CONTROLLER_REGISTRATION: validate_controller_registration,
 }
 """Handlers of creations, updates and deletions."""
 REFERENCE_VALIDATORS: dict[Resource, Validate] = {

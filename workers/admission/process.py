@@ -26,6 +26,7 @@ from workers.admission.app import application
 from workers.admission.authority import CLIENT, SharedAuthority
 from workers.admission.certificates import AdmissionCertificates, OwnCertificates
 from workers.admission.indexes import INDEXES, Index
+from workers.admission.webhooks import CONVERT_PATH
 from workers.lib.access import MASTERS, User, may
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.serving import ClientsFile, ServingCertificate, ShownCertificate
@@ -83,7 +84,7 @@ class AuthorizerServer(ApiModel):
 
 
 class ClientAuthentication(ApiModel):
-    """Certificates that clients of both ports must show."""
+    """Certificates that clients of both ports must show, except for conversions: the API server shows none there."""
 
     ca_file: Path | None = None
     """PEM file of the authorities of these certificates, read again when it changes. None: the authority in Secret
@@ -144,9 +145,11 @@ async def serving(
     runners: list[web.AppRunner] = []
 
     async def serve(routes: web.Application, server: WebhookServer | AuthorizerServer, shown: ShownCertificate) -> None:
+        limits = [webhook_clients.at_once(config.reviews_at_once)]
         if config.client_authentication is not None:
-            routes.middlewares.append(webhook_clients.only(config.client_authentication.common_names))
-        routes.middlewares.append(webhook_clients.at_once(config.reviews_at_once))
+            limits.insert(0, webhook_clients.only(config.client_authentication.common_names))
+        # Conversions have limits of their own: strangers may ask for them, and must not take the turns of reviews.
+        routes.middlewares.extend(webhook_clients.elsewhere(CONVERT_PATH, each) for each in limits)
         runners.append(runner := web.AppRunner(routes, access_log=None, keepalive_timeout=300))
         await runner.setup()
         await web.TCPSite(runner, server.address, server.port, ssl_context=shown.context).start()
@@ -170,12 +173,13 @@ class Certificates:
         self.ready: list[asyncio.Event] = []
         """Events that are set once the certificates that admission makes itself are served and trusted."""
         clients, authorizer = config.client_authentication, config.seed_authorizer
-        self._clients_show = ssl.CERT_REQUIRED if clients is not None else ssl.CERT_NONE
-        self.webhooks = self._of_files(config.server)
+        # The API server shows no certificate when it asks for a conversion.
+        optional, required = (ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED) if clients is not None else [ssl.CERT_NONE] * 2
+        self.webhooks = self._of_files(config.server, optional)
         if config.certificates is not None:
             keeper = AdmissionCertificates(client, config.certificates, self.webhooks)
             self._keep(keeper.run(), keeper.ready)
-        self.authorizer = self._of_files(authorizer) if authorizer is not None else None
+        self.authorizer = self._of_files(authorizer, required) if authorizer is not None else None
         accepting = [each for each in (self.webhooks, self.authorizer) if each is not None]
         shared = SharedAuthority(
             client,
@@ -188,11 +192,11 @@ class Certificates:
         if clients is not None and clients.ca_file is not None:
             self.work.append(ClientsFile(clients.ca_file, *accepting).follow())
 
-    def _of_files(self, server: WebhookServer | AuthorizerServer) -> ShownCertificate:
+    def _of_files(self, server: WebhookServer | AuthorizerServer, clients_show: ssl.VerifyMode) -> ShownCertificate:
         """The certificate in files. If the configuration names no files: a ``ShownCertificate`` without content yet."""
         if server.certificate_file is None or server.private_key_file is None:
-            return ShownCertificate(clients_show=self._clients_show)
-        files = ServingCertificate(server.certificate_file, server.private_key_file, clients_show=self._clients_show)
+            return ShownCertificate(clients_show=clients_show)
+        files = ServingCertificate(server.certificate_file, server.private_key_file, clients_show=clients_show)
         self.work.append(files.follow())
         return files
 

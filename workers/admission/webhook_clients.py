@@ -28,6 +28,16 @@ _REVIEW_SECONDS = 10.0
 """Maximum duration of a call: after that, the client has timed out, or it sends its body slowly on purpose."""
 
 
+def elsewhere(path: str, limit: Middleware) -> Middleware:
+    """Apply a middleware to all paths but one."""
+
+    @web.middleware
+    async def choose(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await (handler(request) if request.path == path else limit(request, handler))
+
+    return choose
+
+
 def only(common_names: Collection[str]) -> Middleware:
     """Answer clients whose verified certificate has exactly one of these common names; 403 for all others."""
 
@@ -37,9 +47,8 @@ def only(common_names: Collection[str]) -> Middleware:
         name = _common_name(certificate or {})
         if certificate is None or name not in common_names:
             REFUSED.labels("client").inc()
-            raise web.HTTPForbidden(
-                text=f"clients named {name!r} are not answered: see clientAuthentication.commonNames"
-            )
+            shown = f"clients named {name!r} are" if certificate else "a client without a certificate is"
+            raise web.HTTPForbidden(text=f"{shown} not answered: see clientAuthentication of admission")
         EXPIRATION.labels(name).set(ssl.cert_time_to_seconds(certificate["notAfter"]))
         return await handler(request)
 

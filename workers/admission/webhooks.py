@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
+from api.crds import converted_crds
 from api.resources import Resource
 from api.validation.audit import POLICY_KEY
 from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
@@ -17,6 +18,7 @@ MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
 PROTECT_PATH = "/protect-references"
 RESTRICT_PATH = "/restrict-seeds"
+CONVERT_PATH = "/convert"
 
 _FILES = " || ".join(
     f"({each} != null && has({each}.data) && '{key}' in {each}.data)"
@@ -24,6 +26,11 @@ _FILES = " || ".join(
     for key in (CONFIG_KEY, KUBECONFIG_KEY, POLICY_KEY)
 )
 """Whether a ConfigMap or Secret has a key with a file of a Shoot's API server, or has just lost it."""
+
+
+def converted_kinds(url: str, ca_bundle: str) -> list[dict[str, Any]]:
+    """CustomResourceDefinitions of the kinds that admission converts. Arguments: see ``webhook_configurations``."""
+    return converted_crds("garden", {"url": url + CONVERT_PATH, "caBundle": ca_bundle})
 
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from workers.controller_manager.project_usage import (
 from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
 from workers.controller_manager.seed_certificates import run_seed_certificate_controller
+from workers.controller_manager.storage_versions import run_storage_version_controller
 from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.controller_manager.watchers.kept_backups import KeptBackupsWatcher
 from workers.controller_manager.watchers.remains import RemainsWatcher
@@ -128,6 +129,7 @@ async def run(config_path: str) -> None:
                 run_reference_controllers(garden, caches),
                 run_profile_controllers(garden, caches),
                 run_protection_controllers(garden, caches),
+                run_storage_version_controller(garden),
                 run_login_controller(garden, caches),
                 run_lifetime_controller(garden, caches),
                 run_bastion_controller(garden, caches, config.bastions),

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from tests.unit.admission.webhooks import BINDING, SECRET, ask, patched
-from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed, complete
+from tests.unit.api.shoots import PROJECT, REGISTRATION, SEED, SHOOT, changed, complete
 from workers.admission.app import patch
 from workers.admission.webhooks import webhook_configurations
 
@@ -186,6 +186,13 @@ async def test_binding_a_secret_needs_the_right_to_read_it(client, garden):
     assert "there is no such Secret" in (await ask(client, "/validate", "CREATE", BINDING))["status"]["message"]
 
 
+async def test_a_binding_names_quotas_that_exist(client):
+    """Otherwise a misspelt name would limit nothing."""
+    bound = changed(BINDING, "quotas", [{"namespace": "garden-local", "name": "trial"}])
+    response = await ask(client, "/validate", "CREATE", bound)
+    assert 'quotas[0]: Not found: "garden-local/trial": there is no such Quota' in response["status"]["message"]
+
+
 async def test_a_projects_namespace_is_deleted_only_with_its_project(client, garden):
     """Kubernetes would delete every Shoot and credential in it at once."""
     labels = {"gardener.cloud/role": "project", "project.gardener.cloud/name": "local"}
@@ -297,6 +304,7 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
                 *("secretbindings", "shootstates", "backupbuckets", "exposureclasses"),
+                *("controllerdeployments", "controllerregistrations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
         ),
@@ -463,3 +471,13 @@ async def test_a_namespace_that_exists_is_adopted_only_by_a_user_who_may_change_
     response = await ask(client, "/validate", "CREATE", project)
 
     assert "user alice may not update Namespace garden-old" in response["status"]["message"]
+
+
+async def test_a_registration_names_controller_deployments_that_exist(client, garden):
+    """Otherwise no seed would get the extension, and no message would say why."""
+    named = changed(REGISTRATION, "spec.deployment", {"deploymentRefs": [{"name": "chart"}]})
+    response = await ask(client, "/validate", "CREATE", named)
+    assert 'deploymentRefs[0].name: Not found: "chart": there is no such' in response["status"]["message"]
+    assert (await ask(client, "/validate", "UPDATE", changed(named, "spec.resources", []), named))["allowed"]
+    garden.objects.append({"kind": "ControllerDeployment", "metadata": {"name": "chart"}})
+    assert (await ask(client, "/validate", "CREATE", named))["allowed"]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.crds import Side, crds, kinds
+from api.access import CONVERTED
+from api.crds import Side, converted_crds, crds, kinds
 from api.meta import camel
 from api.policies import deletion_protection
 from api.resources import resource_of
@@ -139,3 +140,16 @@ def test_extension_objects_need_a_confirmation_before_their_deletion():
     assert "clusters" not in protected["extensions.gardener.cloud"], "flows drop it without a word"
     assert protected["druid.gardener.cloud"] == ["etcds"]
     assert all(each["metadata"]["labels"]["gardener.cloud/deletion-protected"] == "true" for each in crds("garden"))
+
+
+def test_a_kind_with_several_versions_is_served_only_together_with_its_webhook():
+    """Without a conversion, the API server would drop the fields of one version from an object of the other one."""
+    assert "controllerdeployments" not in {each["spec"]["names"]["plural"] for each in crds("garden")}
+    config = {"url": "https://admission:9443/convert", "caBundle": "Q0E="}
+    [made] = converted_crds("garden", config)
+    assert made["metadata"]["name"] in CONVERTED
+    assert made["spec"]["conversion"] == {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": config, "conversionReviewVersions": ["v1"]},
+    }
+    assert [(each["name"], each["storage"]) for each in made["spec"]["versions"]] == [("v1", True), ("v1beta1", False)]

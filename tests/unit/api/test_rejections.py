@@ -71,7 +71,9 @@ COMMON: dict[str, dict[str, str]] = {
         "NamespacedCloudProfile,": REFERENCE,
         "Seed,": BY_HAND,
         "binding,": REFERENCE,
-        "Quota, ExposureClass, ControllerDeployment": NOT_YET,
+        "Quota,": f"{SERVER}test_a_binding_names_quotas_that_exist",
+        "ExposureClass,": NOT_YET,
+        "ControllerDeployment": f"{SERVER}test_a_registration_names_controller_deployments_that_exist",
     },
     "Reference without permission": {
         "Binding creator lacks `get` on the credential or quota": (

@@ -63,10 +63,10 @@ async def test_an_exposure_class_stays_until_no_shoot_names_it(garden):
 
 
 async def test_a_deployment_is_held_by_its_registration_and_that_by_its_installation(garden):
-    deployment = {"metadata": {"name": "chart"}, "type": "helm"}
+    deployment = {"metadata": {"name": "chart"}, "helm": {}}
     registration = {"metadata": {"name": "ext"}, "spec": {"deployment": {"deploymentRefs": [{"name": "chart"}]}}}
     installation = {"metadata": {"name": "ext-1"}, "spec": {"registrationRef": {"name": "ext"}}}
-    garden.api.put(f"{CORE}/controllerdeployments", deployment)
+    garden.api.put(resources.CONTROLLER_DEPLOYMENT.path(), deployment)
     garden.api.put(f"{CORE}/controllerregistrations", registration)
     garden.api.put(f"{CORE}/controllerinstallations", installation)
     names = (resources.CONTROLLER_DEPLOYMENT, "chart"), (resources.CONTROLLER_REGISTRATION, "ext")

@@ -4,7 +4,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from api.crds import crds
+from api.crds import converted_crds, crds
 from tests.temporal_dev_server import TEMPORAL
 from tests.unit.kube.api_server import ApiServer
 from workers.lib.runtime import ConfigError
@@ -30,11 +30,13 @@ async def test_a_temporal_without_our_search_attributes_gets_them_and_a_second_r
 async def test_webhooks_of_the_garden_point_to_where_admission_is(tmp_path):
     (tmp_path / "ca.crt").write_text("PEM")
     async with ApiServer().running() as api:
-        for definition in crds("garden"):
+        for definition in (*crds("garden"), *converted_crds("garden", {})):
             api.put(CRDS, definition | {"status": ESTABLISHED})
         client = api.client()
         await set_up_garden(client, Webhooks(url="https://admission:9443", ca_file=tmp_path / "ca.crt"))
         await client.close()
+        deployments = api.find(CRDS, "controllerdeployments.core.gardener.cloud", None)["spec"]
+        assert deployments["conversion"]["webhook"]["clientConfig"]["url"] == "https://admission:9443/convert"
         [webhook] = api.find(f"{ADMISSION}/mutatingwebhookconfigurations", "gardener-admission", None)["webhooks"]
         assert webhook["clientConfig"]["url"] == "https://admission:9443/mutate"
 

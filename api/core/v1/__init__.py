@@ -1,0 +1,1 @@
+"""core.gardener.cloud/v1, one kind a module."""
