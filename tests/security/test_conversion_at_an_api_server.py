@@ -27,9 +27,8 @@ from api.resources import CONTROLLER_DEPLOYMENT, CONTROLLER_DEPLOYMENT_V1BETA1, 
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Invalid
-from tests import api_servers
-from tests.api_servers import free_port, process
-from tests.garden_api_server import ApiServer
+from tests.api_servers import free_port
+from tests.gardens import ApiServer
 from tests.unit.kube.waiting import until
 from workers.admission import api_server_files, certificates, conversion
 from workers.admission.app import application
@@ -105,7 +104,9 @@ class Garden:
 @contextlib.asynccontextmanager
 async def garden(directory: Path) -> AsyncIterator[Garden]:
     """An API server of an earlier version of this system, with stored objects, and the present admission beside it."""
-    made, clients = ApiServer(directory), crypto.self_signed_ca("admission", **OPTIONS)
+    flags = ("--admission-control-config-file", str(directory / api_server_files.ADMISSION))
+    made = ApiServer(directory, {PROCESS: OPERATORS}, flags=flags)
+    clients = crypto.self_signed_ca("admission", **OPTIONS)
     webhooks = f"https://127.0.0.1:{free_port()}"
     own = client_certificate(clients, datetime.now(UTC))
     (directory / api_server_files.CERTIFICATE).write_bytes(own.certificate)
@@ -114,11 +115,8 @@ async def garden(directory: Path) -> AsyncIterator[Garden]:
         str(directory), webhooks_url=webhooks, authorizer_url=webhooks, authority=clients.certificate
     ).items():
         (directory / name).write_text(json.dumps(content))
-    tokens = f'admin,admin,,"system:masters"\n{PROCESS},{PROCESS},,"{OPERATORS}"\n'
-    flags = ("--admission-control-config-file", directory / api_server_files.ADMISSION, "--authorization-mode", "RBAC")
     async with contextlib.AsyncExitStack() as stack:
-        for command in api_servers.commands(directory, made.port, tokens, *flags):
-            await stack.enter_async_context(process(directory, *command))
+        stack.enter_context(made.running())
         admin, client = [await stack.enter_async_context(made.client(token)) for token in ("admin", PROCESS)]
         await until(functools.partial(_answers, admin), 60)
         await _store_as_before(admin)

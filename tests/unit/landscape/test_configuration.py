@@ -83,7 +83,8 @@ def test_changed_code_replaces_the_pods_of_etcds(plan, monkeypatch):
         return [load_config(GardenletConfig, file).etcd.image_digest for file in gardenlets]
 
     [before] = digests()
-    assert before and digests() == [before]
+    assert before
+    assert digests() == [before]
 
     monkeypatch.setattr(workers, "code_digest", lambda *rooms: "other")
 
