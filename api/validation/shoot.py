@@ -345,7 +345,7 @@ def _check_dns(dns: DNS | None, faults: Faults) -> None:
             continue
         if not provider.primary and credentials is None:
             faults.required(here / "credentialsRef", "a provider that is not primary needs credentials of its own")
-        if provider.primary and credentials is not None and dns.domain is None:
+        if provider.primary and dns.domain is None:
             faults.required(path / "domain", "a primary provider needs a domain")
         if (provider.type, credentials) in seen:
             faults.duplicate(here, f"{provider.type}/{credentials}")

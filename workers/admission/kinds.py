@@ -127,6 +127,7 @@ _BINDING = replace(resources.SHOOT, plural="shoots/binding")
 
 async def mutate_shoot(review: Review, garden: Garden) -> Object:
     shoot, old = review.models(Shoot)
+    domain = (shoot.spec.dns.domain if shoot.spec.dns else None) or ""
     around = Surroundings(
         profile=await _profile(shoot, garden),
         seed=await _seed(shoot.spec.seed_name, garden),
@@ -134,6 +135,7 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
         user=review.user.name,
         now=datetime.now(UTC),
         random=random.Random(),
+        default_domains=await _default_domains_above(domain, garden),
     )
     default_shoot(shoot, old, around)
     return shoot.to_wire()
