@@ -3,7 +3,7 @@
 An owner writes an AuthenticationConfiguration and an AuthorizationConfiguration into ConfigMaps of the project, and
 kubeconfigs of webhooks into Secrets. The API server reads them when it starts, and again when they change. If it
 refuses a file then, it does not start, or goes on with the file of before and says so in its log only. So each rule of
-the API server that needs no compiler of CEL is checked here. Source: spec/api-core.md 1.3, 10.1.
+the API server is checked here, except for the expressions (``expressions``). Source: spec/api-core.md 1.3, 10.1.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ async def check_limits(review: Review, limits: ResourceAdmissionConfiguration, g
 
 
 async def _faults(review: Review, limit: ResourceLimit, garden: Garden) -> list[str]:
-    """Faults of an object that exceeds its limit. An object that is too large already may be written if it does not grow."""
+    """Faults of an object that exceeds its limit. An object that is too large already must not grow."""
     found = []
     if limit.count is not None and review.operation == "CREATE" and not review.namespace:
         kind = Resource(review.group, review.version, review.kind, review.plural, namespaced=False)

@@ -20,6 +20,7 @@ from api.defaulting.shoot import workerless
 from api.resources import Object, Resource
 from api.validation import logins
 from api.validation.audit import POLICY_KEY, check_policy
+from api.validation.expressions import check_authentication_expressions, check_authorization_expressions
 from api.validation.field import Faults, Path
 from workers.admission.indexes import SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review, refuse_invalid
@@ -98,6 +99,7 @@ class _Authentication(_Use):
                 tunnel=bool(self._shoot["spec"]["provider"].get("workers")),
                 anonymous=_server(self._shoot).get("enableAnonymousAuthentication") is not None,
             )
+            faults.found += check_authentication_expressions(config, minor).found
         return _shown(logins.CONFIG_KEY, faults)
 
 
@@ -113,6 +115,7 @@ class _Authorization(_Use):
             named = (_server(self._shoot).get("structuredAuthorization") or {}).get("kubeconfigs") or ()
             names = [each["authorizerName"] for each in named]
             faults = logins.check_authorization(config, minor=minor, kubeconfigs=names)
+            faults.found += check_authorization_expressions(config, minor).found
         return _shown(logins.CONFIG_KEY, faults)
 
 
