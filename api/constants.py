@@ -103,6 +103,11 @@ MODIFY_TOLERATIONS_WHITELIST = "modify-spec-tolerations-whitelist"
 """On projects: change ``spec.tolerations.whitelist``."""
 MODIFY_PROFILE_VERBS = ("modify-spec-kubernetes", "modify-spec-machineimages", "modify-spec-providerconfig")
 """On namespacedcloudprofiles: change the field of the spec that the verb names."""
+MODIFY_MACHINE_TYPES = "modify-spec-machinetypes"
+"""On namespacedcloudprofiles, not in Gardener: write amounts of machine types and volume types that Quotas count."""
+APPROVED_TYPES = "quota.gardener.cloud/approved-types"
+"""Annotation of a NamespacedCloudProfile, not in Gardener: digest of the machine types and volume types whose amounts a
+user with that verb has written or approved. Admission writes it."""
 
 # Annotations.
 BOOTSTRAP_TOKEN_ID = "seed.gardener.cloud/bootstrap-token-id"
