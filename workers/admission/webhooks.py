@@ -11,7 +11,8 @@ from api.constants import ROLE, ROLE_INTERNAL_DOMAIN, ROLE_PROJECT, SEEDS_GROUP,
 from api.crds import converted_crds
 from api.resources import Resource
 from api.validation.audit import POLICY_KEY
-from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
+from api.validation.kubeconfigs import KUBECONFIG_KEY
+from api.validation.logins import CONFIG_KEY
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
 from workers.admission.limits import NO_LIMITS, ResourceAdmissionConfiguration
 from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
