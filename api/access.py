@@ -12,6 +12,7 @@ from api.constants import (
     CORE,
     GARDENER_INFO,
     MANAGE_MEMBERS,
+    MODIFY_MACHINE_TYPES,
     MODIFY_PROFILE_VERBS,
     MODIFY_TOLERATIONS_WHITELIST,
     OPERATIONS,
@@ -153,7 +154,7 @@ def people() -> list[Manifest]:
 
 
 def _administrator() -> list[Manifest]:
-    custom = [MANAGE_MEMBERS, MODIFY_TOLERATIONS_WHITELIST, *MODIFY_PROFILE_VERBS, REPAIR_VERB]
+    custom = [MANAGE_MEMBERS, MODIFY_TOLERATIONS_WHITELIST, *MODIFY_PROFILE_VERBS, MODIFY_MACHINE_TYPES, REPAIR_VERB]
     return [
         rule([CORE, OPERATIONS, SEED_MANAGEMENT], ["*"], [*WRITE, *custom]),
         # Not all resources of this group: workloadidentities/token makes a token for any cloud.

@@ -103,6 +103,11 @@ MODIFY_TOLERATIONS_WHITELIST = "modify-spec-tolerations-whitelist"
 """On projects: change ``spec.tolerations.whitelist``."""
 MODIFY_PROFILE_VERBS = ("modify-spec-kubernetes", "modify-spec-machineimages", "modify-spec-providerconfig")
 """On namespacedcloudprofiles: change the field of the spec that the verb names."""
+MODIFY_MACHINE_TYPES = "modify-spec-machinetypes"
+"""On namespacedcloudprofiles, not in Gardener: write amounts of machine types and volume types that Quotas count."""
+APPROVED_TYPES = "quota.gardener.cloud/approved-types"
+"""Annotation of a NamespacedCloudProfile, not in Gardener: digest of the machine types and volume types whose amounts a
+user with that verb has written or approved. Admission writes it."""
 
 # Annotations.
 BOOTSTRAP_TOKEN_ID = "seed.gardener.cloud/bootstrap-token-id"
@@ -138,6 +143,15 @@ SHOOT_NEEDS_RETRY = "maintenance.shoot.gardener.cloud/needs-retry-operation"
 CONTROL_PLANE_MIGRATION = "shoot.gardener.cloud/control-plane-migration"
 MIGRATION_BAD_CASE = "bad-case"
 """Value of this annotation with which an operator declares the source seed of a move lost: the move runs without it."""
+LIVE_MIGRATION = (
+    "migration.gardener.cloud/live-migrate",
+    "migration.gardener.cloud/inter-region-distance-threshold",
+    "migration.gardener.cloud/allow-distant-regions",
+)
+"""Annotations of a Shoot by which Gardener moves a control plane while it serves. This version refuses them."""
+DNS_PROVIDER = "dns.gardener.cloud/provider"
+DNS_DOMAIN = "dns.gardener.cloud/domain"
+"""Annotations of a Secret of role ``internal-domain`` or ``default-domain``."""
 SOURCE_BACKUP_SECRET = "source-etcd-backup"
 """Secret of a control-plane namespace: credentials of the bucket of the source seed, while the control plane moves."""
 BACKUP_ENTRY_FORCE_DELETION = "backupentry.core.gardener.cloud/force-deletion"

@@ -28,6 +28,7 @@ from tests import api_servers
 from tests.api_servers import API_SERVER, free_port, process, running
 from tests.unit.kube.waiting import until
 from workers.admission.app import application
+from workers.admission.limits import NO_LIMITS, ResourceAdmissionConfiguration
 from workers.admission.process import CachedGarden
 from workers.controller_manager.project import run_project_controller
 from workers.lib.access import User, may
@@ -93,7 +94,9 @@ class ApiServer:
 
 
 @contextlib.asynccontextmanager
-async def admission(client: KubeClient, directory: Path) -> AsyncIterator[Webhooks]:
+async def admission(
+    client: KubeClient, directory: Path, limits: ResourceAdmissionConfiguration = NO_LIMITS
+) -> AsyncIterator[Webhooks]:
     """Admission in this process, at a port of its own; gives its address."""
     authority, now = new_authority("test"), datetime.now(UTC)
     shown = crypto.signed("admission", ca=authority, usage=Usage.SERVER, ip_addresses=["127.0.0.1"], now=now, **_CRYPTO)
@@ -103,11 +106,15 @@ async def admission(client: KubeClient, directory: Path) -> AsyncIterator[Webhoo
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(directory / "admission.crt", directory / "admission.key")
     caches, port = Caches(client), free_port()
-    runner = web.AppRunner(application(CachedGarden(client, caches)))
+    runner = web.AppRunner(application(CachedGarden(client, caches), limits))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
     try:
-        yield Webhooks(url=f"https://127.0.0.1:{port}", ca_file=directory / "admission-ca.crt")
+        yield Webhooks(
+            url=f"https://127.0.0.1:{port}",
+            ca_file=directory / "admission-ca.crt",
+            resource_admission_configuration=limits,
+        )
     finally:
         await runner.cleanup()
         await caches.close()

@@ -30,6 +30,7 @@ from api.model import ApiModel
 from api.policies import deletion_protection
 from kube.cache import Caches
 from kube.client import KubeClient
+from workers.admission.limits import ResourceAdmissionConfiguration
 from workers.admission.webhooks import converted_kinds, webhook_configurations
 from workers.lib.runtime import ClientConnection, ConfigError, kube_client, load_config
 from workers.lib.temporal import TemporalServer, connect_with
@@ -53,6 +54,8 @@ class Webhooks(ApiModel):
     """URL at which the garden's API server reaches admission, like ``https://198.18.0.1:9443``."""
     ca_file: Path
     """PEM file of the authority that signed admission's certificate."""
+    resource_admission_configuration: ResourceAdmissionConfiguration = ResourceAdmissionConfiguration()
+    """Limits for the size and the number of objects, as in the configuration of admission."""
 
 
 class TemporalSetup(TemporalServer):
@@ -100,7 +103,7 @@ async def set_up_garden(
     if webhooks is not None:
         at = webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode()
         definitions += converted_kinds(*at)
-        configurations = webhook_configurations(*at)
+        configurations = webhook_configurations(*at, webhooks.resource_admission_configuration)
     await _apply(garden, definitions)
     caches = Caches(garden)
     try:

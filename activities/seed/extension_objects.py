@@ -332,9 +332,11 @@ def fault_of(live: Mapping[str, Any], trigger: str | None = None) -> str | None:
         return "its controller has not picked it up"
     if status.get("lastError"):
         return f"its controller reports: {_error_text(live)}"
+    operation = _operation(live)
+    if operation.get("state") == "Processing" and _seconds(operation.get("lastUpdateTime")) >= _seconds(trigger):
+        return f"its controller is at work: {operation.get('description') or 'it tells no more'}"
     if status.get("observedGeneration") != metadata.get("generation"):
         return "its controller has not seen the newest version"
-    operation = _operation(live)
     if operation.get("state") != "Succeeded":
         return f"its last operation is {operation.get('state', 'missing')}"
     if trigger is not None and _seconds(operation.get("lastUpdateTime")) < _seconds(trigger):

@@ -19,7 +19,7 @@ from api.decisions.registrations import wanted_extensions
 from api.decisions.versions import Version
 from api.errors import ErrorCode
 from api.resources import Resource
-from api.validation import logins
+from api.validation import kubeconfigs, logins
 from api.validation.field import Faults
 
 _FIELD = "spec.kubernetes.kubeAPIServer"
@@ -94,7 +94,7 @@ async def read_token_webhook(clusters: Clusters, task: ShootTask, view: ClusterV
             f"extensions {', '.join(sorted(used))} of Shoot {task.shoot} each have a webhook for tokens, and the API "
             "server can ask one: disable all of them but one in spec.extensions",
         )
-    return next((secret_text(each, logins.KUBECONFIG_KEY) for each in used.values()), "")
+    return next((secret_text(each, kubeconfigs.KUBECONFIG_KEY) for each in used.values()), "")
 
 
 class _Reader:
@@ -162,9 +162,9 @@ class _Reader:
 
     async def _kubeconfig(self, name: str, part: str, *, connects: bool) -> Mapping[str, Any]:
         found = await self._find(resources.SECRET, name, part)
-        config, faults = logins.parse_kubeconfig(secret_text(found, logins.KUBECONFIG_KEY), connects=connects)
+        config, faults = kubeconfigs.parse_kubeconfig(secret_text(found, kubeconfigs.KUBECONFIG_KEY), connects=connects)
         if config is None:
-            raise self._fault("Secret", name, logins.KUBECONFIG_KEY, part, faults)
+            raise self._fault("Secret", name, kubeconfigs.KUBECONFIG_KEY, part, faults)
         return config
 
     async def _find(self, kind: Resource, name: str, part: str) -> Mapping[str, Any]:

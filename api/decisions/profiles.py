@@ -7,6 +7,8 @@ write a status cannot widen a profile by it. Source: spec/api-core.md 2.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import deepcopy
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from api import resources
+from api.constants import APPROVED_TYPES
 from api.resources import Object, Resource
 
 Find = Callable[[Resource, str, str | None], Awaitable[Object | None]]
@@ -21,6 +24,8 @@ Find = Callable[[Resource, str, str | None], Awaitable[Object | None]]
 
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 """Names that objects can have. Another text, such as ``../x``, would be the path of another object."""
+_COUNTED = {"machineTypes": ("cpu", "gpu", "memory", "storage"), "volumeTypes": ("class",)}
+"""Fields of types that Quotas count."""
 _OF_VERSION = ("version", "expirationDate")
 _DEFAULTS: Object = {"cri": [{"name": "containerd"}], "architectures": ["amd64"]}
 """Defaults of an image version, which the API server sets in a CloudProfile."""
@@ -75,6 +80,53 @@ async def root_of(reference: ProfileReference | None, find: Find) -> str | None:
 def parent_of(profile: Mapping[str, Any]) -> str:
     """Name of the CloudProfile that a NamespacedCloudProfile extends."""
     return str(profile["spec"]["parent"]["name"])
+
+
+def types_digest(profile: Mapping[str, Any]) -> str | None:
+    """Digest of the machine types and volume types that a NamespacedCloudProfile adds; None if it adds none."""
+    added = {field: profile["spec"].get(field) or [] for field in _COUNTED}
+    if not any(added.values()):
+        return None
+    return hashlib.sha256(json.dumps(added, sort_keys=True).encode()).hexdigest()[:32]
+
+
+async def unapproved_types(shoot: Mapping[str, Any], find: Find) -> set[str]:
+    """Machine types and volume types of a Shoot whose amounts the project has chosen and no operator has approved."""
+    reference = profile_reference(shoot)
+    if reference is None or reference.namespace is None:
+        return set()
+    found = await find(reference.resource, reference.name, reference.namespace)
+    if found is None or types_digest(found) == approved_types(found):
+        return set()
+    added = {each["name"] for field in _COUNTED for each in found["spec"].get(field) or ()}
+    return added & used_types(shoot)
+
+
+def approved_types(profile: Mapping[str, Any]) -> str | None:
+    """Digest of the types that an operator has approved."""
+    digest: str | None = (profile["metadata"].get("annotations") or {}).get(APPROVED_TYPES)
+    return digest
+
+
+def recounted_types(new: Mapping[str, Any], old: Mapping[str, Any]) -> set[str]:
+    """Machine types and volume types of a NamespacedCloudProfile that a change lets Quotas count by other amounts."""
+
+    def counts(profile: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            each["name"]: [each.get(name) for name in names]
+            for field, names in _COUNTED.items()
+            for each in profile["spec"].get(field) or ()
+        }
+
+    before, after = counts(old), counts(new)
+    return {name for name, amounts in after.items() if name in before and before[name] != amounts}
+
+
+def used_types(shoot: Mapping[str, Any]) -> set[str]:
+    """Names of the machine types and volume types of a Shoot."""
+    pools = (shoot["spec"].get("provider") or {}).get("workers") or ()
+    volumes = [each for pool in pools for each in (pool.get("volume"), *(pool.get("dataVolumes") or ())) if each]
+    return {pool["machine"]["type"] for pool in pools} | {each["type"] for each in volumes if each.get("type")}
 
 
 def merged(parent: Mapping[str, Any], own: Mapping[str, Any]) -> Object:

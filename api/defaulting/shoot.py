@@ -48,6 +48,7 @@ from api.decisions.rotation import RotationFacts, normalized
 from api.decisions.versions import architecture_of, complete, complete_image, is_version
 from api.labels import is_true
 from api.meta import CrossVersionObjectReference, Toleration
+from api.names import same_or_below
 
 DEFAULT_PODS = "100.96.0.0/11"
 DEFAULT_SERVICES = "100.64.0.0/13"
@@ -73,6 +74,8 @@ class Surroundings:
     """Name of the user who writes the Shoot."""
     now: datetime
     random: Random
+    default_domains: frozenset[str] = frozenset()
+    """Default domains of Seeds; those that are not above the Shoot's domain may be missing."""
 
 
 def default_shoot(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None:
@@ -409,17 +412,25 @@ def _default_pool_versions(pool: Worker, shoot: Shoot, around: Surroundings) -> 
 
 
 def _default_dns(shoot: Shoot, around: Surroundings) -> None:
-    """The domain ``<shoot>.<project>.<default domain of the seed>``, once the seed is known."""
+    """The domain ``<shoot>.<project>.<default domain of the seed>``, once the seed is known.
+
+    The first provider becomes the primary one, which manages the domain. A default domain has no primary provider: the
+    seed manages it.
+    """
     dns = shoot.spec.dns
     providers = (dns and dns.providers) or []
     for each in providers:
         if each.secret_name and each.credentials_ref is None:
             each.credentials_ref = CrossVersionObjectReference(api_version="v1", kind="Secret", name=each.secret_name)
-    if providers and not any(each.primary for each in providers):
-        providers[0].primary = True
-    if any(each.type == "unmanaged" for each in providers) or (dns and dns.domain):
-        return
-    if around.seed and around.seed.spec.dns.defaults and around.project:
+    domain = dns.domain if dns else None
+    unmanaged = any(each.type == "unmanaged" for each in providers)
+    if not unmanaged and not domain and around.seed and around.seed.spec.dns.defaults and around.project:
         shoot.spec.dns = dns or DNS()
         base = around.seed.spec.dns.defaults[0].domain
         shoot.spec.dns.domain = f"{shoot.metadata.name}.{around.project.metadata.name}.{base}"
+        for each in providers:
+            each.primary = None  # only a Shoot of an earlier version has a primary provider, but no domain
+    elif not any(each.primary for each in providers):
+        own = bool(domain) and not any(same_or_below(domain or "", each) for each in around.default_domains)
+        for each in providers[:1] if own or unmanaged else ():
+            each.primary = True

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.validation.field import Faults, Path
 from api.validation.values import domain_fault
+from api.validation.yaml_files import load_mapping
 
 POLICY_KEY = "policy"
 """Key of the ConfigMap with the policy."""
-_LARGEST = 256 * 1024
-"""Bytes of the largest policy. A longer one would keep admission busy for seconds."""
 
 _Stage = Literal["RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"]
 
@@ -55,18 +53,12 @@ class _Policy(_Part):
 def check_policy(text: str) -> Faults:
     """Faults of an audit policy in YAML, with paths in the policy. They quote no other value than the faulty one."""
     faults, root = Faults(), Path(POLICY_KEY)
-    if not text.strip():
-        faults.required(root, "must hold an audit policy")
-        return faults
-    if len(text.encode()) > _LARGEST:
-        faults.invalid(root, f"{len(text.encode())} bytes", f"must not be longer than {_LARGEST} bytes")
+    parsed = load_mapping(text, root, faults)
+    if parsed is None:
         return faults
     try:
-        policy = _Policy.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if not isinstance(error, ValidationError):
-            faults.invalid(root, "not shown", "must be YAML")
-            return faults
+        policy = _Policy.model_validate(parsed)
+    except ValidationError as error:
         for each in error.errors():
             path = Path(".".join(map(str, each["loc"]))) if each["loc"] else root
             if each["type"] == "missing":

@@ -39,9 +39,12 @@ def check_component_values(spec: ShootSpec, faults: Faults) -> None:
     dns = spec.system_components.core_dns if spec.system_components else None
     suffixes = dns.rewriting.common_suffixes if dns and dns.rewriting else None
     here = _SPEC / "systemComponents" / "coreDNS" / "rewriting" / "commonSuffixes"
+    faults.duplicates(here, suffixes or [])
     for index, suffix in enumerate(suffixes or []):
-        if fault := domain_fault(suffix.strip(".")):
-            faults.invalid(here @ index, suffix, fault)
+        name = suffix.removeprefix(".")
+        if "." not in name or domain_fault(name):
+            detail = "must be a part of a DNS name with at least one dot that is not at its ends, like .example.org"
+            faults.invalid(here @ index, suffix, detail)
 
 
 def _check_api_server(server: KubeAPIServer, version: str, path: Path, faults: Faults) -> None:

@@ -3,48 +3,38 @@
 An owner writes an AuthenticationConfiguration and an AuthorizationConfiguration into ConfigMaps of the project, and
 kubeconfigs of webhooks into Secrets. The API server reads them when it starts, and again when they change. If it
 refuses a file then, it does not start, or goes on with the file of before and says so in its log only. So each rule of
-the API server that needs no compiler of CEL is checked here. Source: spec/api-core.md 1.3, 10.1.
+the API server is checked here, except for the expressions (``expressions``). Source: spec/api-core.md 1.3, 10.1.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import ipaddress
-import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
-import yaml
-from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from api.core.v1beta1.shoot import AdmissionPlugin, Shoot
 from api.durations import parse_duration
+from api.validation.certificates import check_bundle
 from api.validation.field import Faults, Path
+from api.validation.hosts import check_https
+from api.validation.values import SUBDOMAIN
+from api.validation.yaml_files import load_mapping
 
 CONFIG_KEY = "config.yaml"
 """Key of a ConfigMap with either configuration."""
-KUBECONFIG_KEY = "kubeconfig"
-"""Key of a Secret with the kubeconfig of a webhook."""
 NODE, RBAC = "node", "rbac"
 """Names of the authorizers that every API server has; see ``activities.components.apiserver``."""
 HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 """Paths that anonymous clients may read on every API server: probes have no credentials."""
 
 _GROUP = "apiserver.config.k8s.io"
-_LARGEST = 256 * 1024
-"""Bytes of the largest file. A longer one would keep admission busy for seconds."""
 _LONGEST_TIMEOUT = timedelta(seconds=30)
 _MOST_ISSUERS = 64
 _MOST_CONDITIONS = 64
 _RESERVED_DOMAINS = ("k8s.io", "kubernetes.io")
-_INTERNAL_DOMAINS = ("localhost", "svc", "cluster.local", "google.internal")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class _File(BaseModel):
@@ -183,7 +173,7 @@ def parse_authorization(text: str, minor: int) -> tuple[AuthorizationConfigurati
 
 def _parse(text: str, model: type[M], versions: Mapping[str, int], minor: int) -> tuple[M | None, Faults]:
     faults = Faults()
-    parsed = _load(text, faults)
+    parsed = load_mapping(text, Path("file"), faults)
     if parsed is None:
         return None, faults
     offered = [f"{_GROUP}/{version}" for version, first in versions.items() if minor >= first]
@@ -197,42 +187,6 @@ def _parse(text: str, model: type[M], versions: Mapping[str, int], minor: int) -
             unknown = each["type"] == "extra_forbidden"
             faults.forbidden(_path(each["loc"]), "is not a field of this file" if unknown else each["msg"])
         return None, faults
-
-
-def _load(text: str, faults: Faults) -> dict[str, Any] | None:
-    """The mapping in a file of YAML. Aliases and duplicate keys are refused."""
-    root = Path("file")
-    if not text.strip():
-        faults.required(root, "is empty")
-        return None
-    if len(text.encode()) > _LARGEST:
-        faults.forbidden(root, f"is longer than {_LARGEST} bytes")
-        return None
-    try:
-        # Without this check, a file of 300 bytes becomes one of gigabytes once it is written out.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
-            faults.forbidden(root, "YAML aliases are not supported")
-            return None
-        parsed = yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        # The text of the error quotes the file, and a kubeconfig holds credentials.
-        faults.forbidden(root, "is not YAML, or has a key twice")
-        return None
-    if not isinstance(parsed, dict) or not all(isinstance(key, str) for key in parsed):
-        faults.forbidden(root, "is not a mapping")
-        return None
-    return parsed
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # mypy cannot know which of them
-    """Refuses duplicate keys, as the API server does."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if not isinstance(key, str) or key in keys[:index]:
-                raise yaml.YAMLError("duplicate key")
-        return dict(super().construct_mapping(node, deep))
 
 
 def _path(loc: Iterable[int | str]) -> Path:
@@ -334,83 +288,6 @@ def _check_issuer(
         faults.forbidden(path / "egressSelectorType", "a Shoot without workers has no network of its own")
 
 
-def check_https(url: str, path: Path, faults: Faults, *, any_host: bool = False) -> None:
-    """Faults of a URL to which a process of a control plane will connect because a tenant names it.
-
-    ``any_host``: the host may be inside, because an operator names it.
-    """
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
-        faults.invalid(path, url, "is not a URL")
-        return
-    if parts.scheme != "https":
-        faults.invalid(path, url, "must be an https URL")
-    elif parts.username is not None or parts.password is not None:
-        faults.forbidden(path, "must not contain a user name or a password")
-    elif parts.query or parts.fragment or url.endswith(("?", "#")):
-        faults.invalid(path, url, "must have neither query nor fragment")
-    elif (fault := host_fault(host)) and not (any_host and host):
-        faults.invalid(path, url, f"host {host or 'is missing'}: {fault}" if host else "has no host")
-
-
-def host_fault(host: str) -> str:
-    """Why a tenant may not make a process of a control plane connect to a host; empty if the host may be public.
-
-    A name may still resolve to an internal address. A process of ours also checks the address that it connects to.
-    """
-    host = host.rstrip(".").lower()
-    if not host:
-        return "is missing"
-    try:
-        return address_fault(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    labels = host.split(".")
-    if labels[-1].isdigit() or labels[-1].startswith("0x"):
-        return "is a number, but no IP address in its usual form"
-    if len(labels) == 1:
-        return "has no domain, so it may name a Service of the seed"
-    if not _SUBDOMAIN.fullmatch(host):
-        # Clients take other letters for ASCII: a full stop of Japanese for a dot, and 127.0.0。1 for 127.0.0.1.
-        return "is no DNS name in ASCII letters: write a name in other letters as xn--"
-    if any(host == domain or host.endswith(f".{domain}") for domain in _INTERNAL_DOMAINS):
-        return "is a name inside the seed or its machines"
-    return ""
-
-
-def address_fault(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """Why a tenant may not make a process connect to an address of this kind; empty if it may."""
-    address = reached_by(address)
-    if address.is_loopback or address.is_unspecified:
-        return "is an address of the machine itself"
-    if address.is_link_local:
-        return "is a link-local address, at which clouds serve credentials"
-    if address.is_multicast:
-        return "is a multicast address"
-    return ""
-
-
-def reached_by(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that an IPv6 address stands for; the address itself if it stands for no other one."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
-
-
-def check_bundle(pem: bytes, path: Path, faults: Faults) -> None:
-    """Faults of a bundle of CA certificates."""
-    try:
-        if x509.load_pem_x509_certificates(pem):
-            return
-    except ValueError:
-        pass
-    faults.forbidden(path, "is not a bundle of certificates in PEM format")
-
-
 def _check_rules(authenticator: JWTAuthenticator, path: Path, faults: Faults) -> None:
     rules = authenticator.claim_validation_rules
     for index, rule in enumerate(rules):
@@ -455,7 +332,7 @@ def _check_mappings(mappings: ClaimMappings, path: Path, faults: Faults) -> None
     for index, extra in enumerate(mappings.extra):
         here = path / "extra" @ index
         domain, _, rest = extra.key.partition("/")
-        if not _SUBDOMAIN.fullmatch(domain) or not rest or extra.key != extra.key.lower():
+        if not SUBDOMAIN.fullmatch(domain) or not rest or extra.key != extra.key.lower():
             faults.invalid(here / "key", extra.key, "must be a domain, a slash and a name, in lower case")
         if any(domain == each or domain.endswith(f".{each}") for each in _RESERVED_DOMAINS):
             faults.forbidden(here / "key", f"{domain} is reserved for Kubernetes")
@@ -483,7 +360,7 @@ def check_authorization(
             detail = "only Webhook can be added; the API server has its authorizers Node and RBAC in any case"
             faults.unsupported(here / "type", each.type, ["Webhook"], detail)
             continue
-        if not _SUBDOMAIN.fullmatch(each.name):
+        if not SUBDOMAIN.fullmatch(each.name):
             faults.invalid(here / "name", each.name, "must be a DNS subdomain")
         elif each.name in (NODE, RBAC):
             faults.forbidden(here / "name", f"{each.name} is the name of an authorizer that the API server has")
@@ -552,6 +429,15 @@ def _check_duration(text: str, most: timedelta | None, path: Path, faults: Fault
 # Fields of the Shoot
 
 
+PLUGINS_WITH_KUBECONFIG = ("ImagePolicyWebhook", "MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
+"""Admission plugins that read a kubeconfig. The other plugins would ignore it."""
+
+
+def plugin_connects(plugin: str) -> bool:
+    """Whether the kubeconfig of an admission plugin names the server; else it holds credentials for webhooks only."""
+    return plugin == "ImagePolicyWebhook"
+
+
 def check_fields(shoot: Shoot) -> Faults:
     """Faults of the fields that name ConfigMaps and Secrets of logins."""
     faults = Faults()
@@ -593,166 +479,3 @@ def _check_plugin_config(plugin: AdmissionPlugin, path: Path, faults: Faults) ->
         faults.forbidden(path, "is not a mapping")
     elif "kubeConfigFile" in settings:
         faults.forbidden(path / "kubeConfigFile", "names a file of the control plane: use kubeconfigSecretName")
-
-
-# Kubeconfigs of webhooks
-
-_CLUSTER = frozenset({"server", "certificate-authority-data", "tls-server-name", "disable-compression", "extensions"})
-_USER = frozenset({"token", "client-certificate-data", "client-key-data", "username", "password", "extensions"})
-_DANGEROUS = frozenset(
-    {
-        *("exec", "auth-provider", "tokenFile", "client-certificate", "client-key", "certificate-authority"),
-        "insecure-skip-tls-verify",
-    }
-)
-_CONTEXT = frozenset({"cluster", "user", "namespace", "extensions"})
-
-
-PLUGINS_WITH_KUBECONFIG = ("ImagePolicyWebhook", "MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
-"""Admission plugins that read a kubeconfig. The other plugins would ignore it."""
-
-
-def plugin_connects(plugin: str) -> bool:
-    """Whether the kubeconfig of an admission plugin names the server; else it holds credentials for webhooks only."""
-    return plugin == "ImagePolicyWebhook"
-
-
-def parse_kubeconfig(text: str, *, connects: bool) -> tuple[dict[str, Any] | None, Faults]:
-    """A tenant's kubeconfig with which an API server reaches a webhook, and its faults.
-
-    It holds its credentials and CA certificates itself. Refused are programs, files, proxies and connections that are
-    not verified: the API server would run, read or use them inside the control plane. ``connects``: the kubeconfig
-    names the server, in its current context; admission plugins take only credentials from it.
-
-    No fault quotes the kubeconfig.
-    """
-    faults = Faults()
-    parsed = _load(text, faults)
-    if parsed is None:
-        return None, faults
-    kept: dict[str, Any] = {"apiVersion": "v1", "kind": "Config"}
-    for group, inner, known in (
-        ("clusters", "cluster", _CLUSTER),
-        ("users", "user", _USER),
-        ("contexts", "context", _CONTEXT),
-    ):
-        kept[group] = _entries(parsed.get(group), group, inner, known, faults)
-    current = parsed.get("current-context")
-    if isinstance(current, str):
-        kept["current-context"] = current
-    for index, each in enumerate(kept["clusters"]):
-        _check_cluster(each["cluster"], Path("clusters") @ index / "cluster", faults)
-    for index, each in enumerate(kept["users"]):
-        _check_user(each["user"], Path("users") @ index / "user", faults)
-    if connects:
-        _check_context(kept, faults)
-    return (None if faults else kept), faults
-
-
-def check_kubeconfig(text: str) -> Faults:
-    """Faults of any kubeconfig that a project keeps in a Secret: programs, files, and unverified connections.
-
-    A process that reads such a Secret would run the program, read the file, or send credentials to a server that
-    it has not verified.
-    """
-    faults = Faults()
-    parsed = _load(text, faults)
-    for group, inner in (("clusters", "cluster"), ("users", "user")):
-        entries = (parsed or {}).get(group)
-        for index, each in enumerate(entries if isinstance(entries, list) else ()):
-            found = each.get(inner) if isinstance(each, dict) else None
-            content: dict[Any, Any] = found if isinstance(found, dict) else {}
-            for name in sorted(_DANGEROUS & content.keys()):
-                if content[name]:
-                    faults.forbidden(Path(group) @ index / inner / name, _why_not(name))
-    return faults
-
-
-def _entries(found: Any, group: str, inner: str, known: frozenset[str], faults: Faults) -> list[dict[str, Any]]:
-    path, kept = Path(group), []
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        faults.forbidden(path, "is not a list")
-        return []
-    for index, each in enumerate(found):
-        here = path @ index
-        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-            faults.required(here / "name", "of the entry")
-            continue
-        content = each.get(inner) or {}
-        if not isinstance(content, dict):
-            faults.forbidden(here / inner, "is not a mapping")
-            continue
-        for name in sorted(map(str, content.keys() - known)):
-            faults.forbidden(here / inner / name, _why_not(name))
-        kept.append({"name": each["name"], inner: {k: v for k, v in content.items() if k in known - {"extensions"}}})
-    faults.duplicates(path, [each["name"] for each in kept], "name")
-    return kept
-
-
-def _why_not(name: str) -> str:
-    """Why a field of a kubeconfig is refused."""
-    match name:
-        case "exec" | "auth-provider":
-            return "runs a program in the control plane: put a token or a client certificate into the kubeconfig"
-        case "tokenFile" | "client-certificate" | "client-key" | "certificate-authority":
-            field = "token" if name == "tokenFile" else f"{name}-data"
-            return f"names a file of the control plane: use {field}"
-        case "insecure-skip-tls-verify":
-            return "the server must be verified: use certificate-authority-data"
-        case "proxy-url":
-            return "connections through a proxy are not supported"
-        case _:
-            return "is not supported"
-
-
-def _check_cluster(cluster: Mapping[str, Any], path: Path, faults: Faults) -> None:
-    server = cluster.get("server")
-    if isinstance(server, str) and server:
-        check_https(server, path / "server", faults)
-    elif server is not None:
-        faults.forbidden(path / "server", "is not a URL")
-    if (bundle := _decoded(cluster, "certificate-authority-data", path, faults)) is not None:
-        check_bundle(bundle, path / "certificate-authority-data", faults)
-
-
-def _check_user(user: Mapping[str, Any], path: Path, faults: Faults) -> None:
-    if "client-certificate-data" in user or "client-key-data" in user:
-        certificate = _decoded(user, "client-certificate-data", path, faults)
-        key = _decoded(user, "client-key-data", path, faults)
-        if certificate is None or key is None:
-            faults.required(path, "client-certificate-data and client-key-data go together")
-        else:
-            check_bundle(certificate, path / "client-certificate-data", faults)
-    for name in ("token", "username", "password"):
-        if not isinstance(user.get(name, ""), str):
-            faults.forbidden(path / name, "is not a text")
-
-
-def _decoded(section: Mapping[str, Any], name: str, path: Path, faults: Faults) -> bytes | None:
-    if (encoded := section.get(name)) in (None, ""):
-        return None
-    try:
-        return base64.b64decode(str(encoded), validate=True)
-    except (binascii.Error, ValueError):
-        faults.forbidden(path / name, "is not base64")
-        return None
-
-
-def _check_context(config: Mapping[str, Any], faults: Faults) -> None:
-    """Faults of the current context: it must name a cluster with a server, and a user if any."""
-    path = Path("current-context")
-    context = _named(config["contexts"], "context", config.get("current-context"))
-    if context is None:
-        faults.required(path, "the name of a context of the kubeconfig")
-        return
-    cluster = _named(config["clusters"], "cluster", context.get("cluster"))
-    if cluster is None or not cluster.get("server"):
-        faults.required(path, "its context names no cluster with a server")
-    if context.get("user") and _named(config["users"], "user", context["user"]) is None:
-        faults.required(path, "its context names a user that the kubeconfig does not have")
-
-
-def _named(entries: Iterable[Mapping[str, Any]], inner: str, name: Any) -> Mapping[str, Any] | None:
-    return next((each[inner] for each in entries if each["name"] == name), None)

@@ -59,6 +59,8 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
     if pool.kubelet_data_volume_name and pool.kubelet_data_volume_name not in volumes:
         here = path / "kubeletDataVolumeName"
         faults.invalid(here, pool.kubelet_data_volume_name, "must be one of the dataVolumes")
+    if pool.cri is not None and pool.cri.name != "containerd":
+        faults.unsupported(path / "cri" / "name", pool.cri.name, ["containerd"])
     if pool.control_plane is not None:
         faults.forbidden(path / "controlPlane", "this version has no self-hosted Shoots")
 

@@ -13,7 +13,7 @@ from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, Machi
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
-from api.core.v1beta1.shoot import Shoot, Worker
+from api.core.v1beta1.shoot import DNS, Shoot, Worker
 from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES, has_zones, unmet
 from api.decisions.seed_ranking import Candidate
 from api.decisions.versions import Version, architecture_of, capabilities_of, find, image_fits, is_version, stage
@@ -366,7 +366,7 @@ def _check_image(
     kept = (
         old and old.machine.image and (old.machine.image.name, old.machine.image.version) == (image.name, image.version)
     )
-    if kept and not kubelet_is_new:
+    if kept and not kubelet_is_new and _same_machine(pool, old):
         return
     offered = next((each for each in profile.spec.machine_images if each.name == image.name), None)
     found = find(offered.versions, image.version or "") if offered else None
@@ -384,11 +384,25 @@ def _check_image(
     if not image_fits(found, architecture=architecture, cri=cri, kubelet=kubelet, capabilities=capabilities):
         detail = f"does not support architecture {architecture}, runtime {cri} and kubelet {kubelet} together"
         faults.invalid(path / "version", image.version, detail)
+    runtimes = {each.type for of in found.cri if of.name == cri for each in of.container_runtimes or []}
+    for runtime in (pool.cri and pool.cri.container_runtimes) or []:
+        if runtime.type not in runtimes:
+            faults.invalid(path / "version", image.version, f"does not offer container runtime {runtime.type}")
     before = old.machine.image if old else None
     if not before or before.name != image.name or not before.version or not is_version(before.version):
         return
     if Version(found.version) < Version(before.version):
         faults.forbidden(path / "version", f"downgrade from {before.version} to {found.version} is not possible")
+
+
+def _same_machine(pool: Worker, old: Worker | None) -> bool:
+    """Whether a pool keeps all that its image must fit, apart from the version of the kubelet."""
+
+    def needs(each: Worker) -> object:
+        runtimes = {runtime.type for runtime in (each.cri and each.cri.container_runtimes) or []}
+        return each.machine.type, each.machine.architecture, each.cri and each.cri.name, runtimes
+
+    return old is not None and needs(old) == needs(pool)
 
 
 # Seed, extensions, domain
@@ -464,7 +478,16 @@ def _check_extensions(
 def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults) -> None:
     dns, path = shoot.spec.dns, SPEC / "dns" / "domain"
     domain = dns.domain if dns else None
-    if domain is None or (old is not None and old.spec.dns is not None and old.spec.dns.domain == domain):
+    before = old.spec.dns if old is not None else None
+    if domain is None:
+        return
+    primary = _primary(dns)
+    if primary is not None and (_primary(before) is None or before is None or before.domain != domain):
+        for default in sorted(each for each in world.default_domains if same_or_below(domain, each)):
+            at = SPEC / "dns" / "providers" @ primary
+            detail = f"the seed manages domains below {default}: leave the provider out, or choose another domain"
+            faults.forbidden(at / "primary", detail)
+    if before is not None and before.domain == domain:
         return
     for default in world.default_domains:
         if same_or_below(domain, default):
@@ -482,3 +505,9 @@ def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults)
     for other in sorted(world.seed_domains):
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other}, which Seeds use for themselves")
+
+
+def _primary(dns: DNS | None) -> int | None:
+    """Index of the primary provider that manages the Shoot's domain."""
+    providers = (dns and dns.providers) or []
+    return next((i for i, each in enumerate(providers) if each.primary and each.type != "unmanaged"), None)

@@ -39,7 +39,6 @@ from api.validation.versioned import check_versioned
 SPEC = Path("spec")
 
 _DNS_NAME = re.compile(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-_SUFFIX = re.compile(r"\.?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
 """Suffix of DNS names. CoreDNS's configuration contains it, so no other characters are accepted."""
 _EMAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
 _MAX_NAMES = 21
@@ -345,7 +344,7 @@ def _check_dns(dns: DNS | None, faults: Faults) -> None:
             continue
         if not provider.primary and credentials is None:
             faults.required(here / "credentialsRef", "a provider that is not primary needs credentials of its own")
-        if provider.primary and credentials is not None and dns.domain is None:
+        if provider.primary and dns.domain is None:
             faults.required(path / "domain", "a primary provider needs a domain")
         if (provider.type, credentials) in seen:
             faults.duplicate(here, f"{provider.type}/{credentials}")
@@ -411,13 +410,6 @@ def _check_rest(spec: ShootSpec, faults: Faults) -> None:
             faults.unsupported(SPEC / "resources" @ index / "resourceRef" / "kind", resource.resource_ref.kind, kinds)
     if spec.addons is not None and spec.purpose != "evaluation":
         faults.forbidden(SPEC / "addons", "allowed for Shoots of purpose evaluation only")
-    suffixes = _value(spec, "system_components.core_dns.rewriting.common_suffixes") or []
-    path = SPEC / "systemComponents" / "coreDNS" / "rewriting" / "commonSuffixes"
-    faults.duplicates(path, suffixes)
-    for index, suffix in enumerate(suffixes):
-        if not _SUFFIX.fullmatch(suffix):
-            detail = "must be a part of a DNS name with at least one dot that is not at its ends, like .example.org"
-            faults.invalid(path @ index, suffix, detail)
 
 
 # paths by attribute names

@@ -24,6 +24,8 @@ MAX_NAME = 63
 _MAX_PREFIX = 253
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Names of DNS, of any length."""
 
 _MAY_BE_NEGATIVE = frozenset({"priority", "evictionRateLimit"})
 """Numbers for which -1 has a meaning."""

@@ -284,6 +284,20 @@ def test_admission_requires_client_certificates_if_a_value_is_set(secret: str):
     assert ("clients" in load_mounts(kinds(objects, "Deployment")["gardener-admission"])) == bool(secret)
 
 
+def test_limits_of_objects_reach_admission_and_the_job_that_writes_its_webhooks():
+    limits = {
+        "limits": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"], "size": "100k"}],
+        "operationMode": "log",
+    }
+    values = {"tlsSecret": "tls", "resourceAdmissionConfiguration": limits}
+    found = kinds(rendered("gardener", {"admission": values}), "ConfigMap")
+    admission, setup = (
+        yaml.safe_load(found[name]["data"]["config.yaml"]) for name in ("gardener-admission", "gardener-setup")
+    )
+    assert admission["server"]["resourceAdmissionConfiguration"] == limits
+    assert setup["webhooks"]["resourceAdmissionConfiguration"] == limits
+
+
 def test_only_the_peers_of_a_value_reach_admission():
     peers = [{"ipBlock": {"cidr": "192.0.2.1/32"}}]
     for given in ([], peers):

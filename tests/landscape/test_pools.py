@@ -6,11 +6,14 @@ The tests run in the order in which they stand, each on what the one before has 
 import json
 from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from activities.secrets.crypto import KeyAlgorithm, self_signed_ca
 from tests.landscape import pods
+from tests.landscape.bastions import in_cloud
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
@@ -43,16 +46,18 @@ def test_a_pool_grows_and_another_one_comes(shoot: Shoot) -> None:
     assert before["web"] < after["web"], "the machine that was there stays"
 
 
-def test_settings_of_the_kubelet_reach_nodes_that_run(shoot: Shoot) -> None:
-    before = shoot.nodes()
+def test_settings_of_a_pool_reach_nodes_that_run(shoot: Shoot) -> None:
+    before, authority = shoot.nodes(), _authority()
 
-    _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90}}})
+    _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90}}, "caBundle": authority})
 
     assert shoot.nodes() == before, "no machine was replaced"
     for node in before["web"]:
         eventually(lambda: _room(shoot, node) == 90, f"the kubelet of {node} to take 90 pods", 30)
+        eventually(lambda: authority in _trusted(shoot, node), f"machine {node} to trust the pool's authority", 30)
     (other,) = before["pool"]
     assert _room(shoot, other) == 110
+    assert authority not in _trusted(shoot, other)
 
 
 def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(shoot: Shoot) -> None:
@@ -133,6 +138,18 @@ def _room(shoot: Shoot, node: str) -> int:
     """How many pods its kubelet takes."""
     live = json.loads(shoot.kubectl("get", "node", node, "-o", "json"))
     return int(live["status"]["capacity"]["pods"])
+
+
+def _authority() -> str:
+    """Certificate of a new authority."""
+    validity = timedelta(days=1)
+    made = self_signed_ca("registry", algorithm=KeyAlgorithm.P256, now=datetime.now(UTC), validity=validity)
+    return made.certificate.decode().strip()
+
+
+def _trusted(shoot: Shoot, node: str) -> str:
+    """Certificates of the authorities that programs on a machine trust, such as containerd."""
+    return in_cloud(shoot, "exec", node, "--", "cat", "/etc/ssl/certs/ca-certificates.crt")
 
 
 def _get(shoot: Shoot, kind: str, name: str) -> dict[str, Any]:

@@ -109,7 +109,12 @@ USUAL = ("create", "delete", "deletecollection", "get", "list", "patch", "update
 READ = frozenset({"get", "list", "watch"})
 CUSTOM = {
     "projects": ("manage-members", "modify-spec-tolerations-whitelist"),
-    "namespacedcloudprofiles": ("modify-spec-kubernetes", "modify-spec-machineimages", "modify-spec-providerconfig"),
+    "namespacedcloudprofiles": (
+        "modify-spec-kubernetes",
+        "modify-spec-machineimages",
+        "modify-spec-machinetypes",
+        "modify-spec-providerconfig",
+    ),
     "shoots": ("mark-self-hosted", "repair"),
     **dict.fromkeys(("roles", "clusterroles"), ("bind", "escalate")),
 }

@@ -6,15 +6,23 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from api.decisions.profiles import profile_of, profile_reference
-from tests.unit.admission.webhooks import FakeGarden, ask
+from api.decisions.profiles import profile_of, profile_reference, types_digest
+from tests.unit.admission.test_quotas import limit
+from tests.unit.admission.webhooks import FakeGarden, ask, patched
 from tests.unit.api.profiles import BIG, CHILD
 from tests.unit.api.shoots import PROFILE, SHOOT, changed, complete
+from tests.unit.api.test_quota import quota
 from workers.admission.app import application
 
 NAMESPACED = {"kind": "NamespacedCloudProfile", "name": "mine"}
 THEIRS = changed(changed(CHILD, "metadata.namespace", "garden-other"), "spec.machineTypes", [BIG])
-VERBS = ("modify-spec-kubernetes", "modify-spec-machineimages", "modify-spec-providerconfig", "raise-spec-limits")
+VERBS = (
+    "modify-spec-machinetypes",
+    "modify-spec-kubernetes",
+    "modify-spec-machineimages",
+    "modify-spec-providerconfig",
+    "raise-spec-limits",
+)
 LATER = "2030-01-01T00:00:00Z"
 
 
@@ -67,6 +75,47 @@ async def test_a_project_declares_a_machine_type_usable_that_an_operator_has_wit
     garden.objects.append(changed(CHILD, "spec.machineTypes", [BIG | {"usable": False}]))
     shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
     assert 'machine.type: Unsupported value: "big"' in await refusal(client, shoot)
+
+
+APPROVED = "quota.gardener.cloud/approved-types"
+TINY = BIG | {"cpu": "500m", "memory": "2Gi"}
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=18)
+async def test_a_project_chooses_what_a_quota_counts_for_its_machines(client: Any, garden: FakeGarden) -> None:
+    """The cloud makes the machines by the name of their type, whatever amounts the project writes beside it."""
+    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    own = changed(CHILD, "spec.machineTypes", [TINY])
+    limit(garden, quota({"cpu": "10"}), "local")
+    for forged in (own, changed(own, "metadata.annotations", {APPROVED: str(types_digest(own))})):
+        stored = patched(changed(forged), await ask(client, "/mutate", "CREATE", forged))
+        garden.objects.append(stored)
+        assert "the project itself has chosen the amounts of big" in await refusal(client, shoot)
+        garden.objects.remove(stored)
+    # Nor does the project approve later, or change types that an operator has approved.
+    stored = changed(own, "metadata.annotations", {})
+    approved = changed(own, "metadata.annotations", {APPROVED: str(types_digest(own))})
+    assert "user alice may not modify-spec-machinetypes" in await refusal(client, approved, stored)
+    smaller = changed(approved, "spec.machineTypes", [TINY | {"cpu": "400m"}])
+    stored = patched(changed(smaller), await ask(client, "/mutate", "UPDATE", smaller, approved))
+    assert APPROVED not in stored["metadata"]["annotations"]
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=18)
+async def test_a_project_makes_machines_that_run_count_less(client: Any, garden: FakeGarden) -> None:
+    """What the machines no longer count, the project could use for further ones."""
+    approved = changed(CHILD, "spec.machineTypes", [BIG])
+    approved = changed(approved, "metadata.annotations", {APPROVED: str(types_digest(approved))})
+    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    garden.objects += [approved, shoot]
+    told = "big: Shoots use it, and Quotas count its amounts: ask an operator"
+    assert told in await refusal(client, changed(approved, "spec.machineTypes", [TINY]), approved)
+    # Neither by another profile of the project, to which the Shoot changes.
+    limit(garden, quota({"cpu": "100"}), "local")
+    other = changed(changed(CHILD, "metadata.name", "other"), "spec.machineTypes", [TINY])
+    garden.objects.append(other)
+    moved = changed(shoot, "spec.cloudProfile.name", "other")
+    assert "the project itself has chosen the amounts of big" in await refusal(client, moved, shoot)
 
 
 @pytest.mark.attack(actor="T1", asset="A1", finding=18)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.gardens import ApiServer, admission, asks_admission, controllers
 from tests.unit.api.profiles import BIG, CHILD
 from tests.unit.api.shoots import PROFILE, PROJECT, changed
 from tests.unit.kube.waiting import until
+from workers.admission.limits import ResourceAdmissionConfiguration
 from workers.controller_manager.profiles import run_profile_controllers
 from workers.setup import set_up_garden
 
@@ -24,6 +26,14 @@ pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
 RBAC = "rbac.authorization.k8s.io"
 KIND = resources.NAMESPACED_CLOUD_PROFILE
 LATER = "2030-01-01T00:00:00Z"
+LIMITS = ResourceAdmissionConfiguration.model_validate(
+    {
+        "limits": [
+            {"apiGroups": [KIND.group], "apiVersions": ["*"], "resources": ["namespacedcloudprofiles"], "size": "5k"},
+            {"apiGroups": [KIND.group], "apiVersions": ["*"], "resources": ["cloudprofiles"], "count": 2},
+        ]
+    }
+)
 _EXTENDS = ("get", "list", "watch", "create", "update", "patch", "delete")
 
 
@@ -93,7 +103,7 @@ async def garden(server: ApiServer, tmp_path: Path) -> AsyncIterator[Garden]:
     async with (
         server.client() as operator,
         server.client(ALICE) as member,
-        admission(operator, tmp_path) as webhooks,
+        admission(operator, tmp_path, LIMITS) as webhooks,
     ):
         await set_up_garden(operator, webhooks)
         await asks_admission(operator)
@@ -165,3 +175,56 @@ async def test_a_member_widens_a_profile_at_a_real_api_server(garden: Garden) ->
     found = await garden.operator.list(KIND, fields="spec.parent.name=local")
     assert sorted(each["metadata"]["name"] for each in found) == ["mine", "theirs"]
     assert not await garden.operator.list(KIND, fields="spec.parent.name=nowhere")
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=15)
+async def test_a_member_fills_the_memory_of_all_processes_with_large_objects(garden: Garden) -> None:
+    """An operator has limited the size of these objects, and the number of others."""
+    note = {"annotations": {"note": "x" * 6000}}
+    large = changed(CHILD, "metadata", _place("large") | note)
+    with pytest.raises(Forbidden, match="the operator of the garden allows 5k"):
+        await garden.member.create(large)
+    small = _bare(changed(CHILD, "metadata.name", "small"))
+    await garden.member.create(small)
+    with pytest.raises(Forbidden, match="the operator of the garden allows 5k"):
+        await garden.member.patch(KIND, "small", NAMESPACE, {"metadata": note})
+
+    await garden.operator.create(_bare(changed(PROFILE, "metadata.name", "second")))
+    with pytest.raises(Forbidden, match="the garden has 2 cloudprofiles or more"):
+        await garden.operator.create(_bare(changed(PROFILE, "metadata.name", "third")))
+
+
+async def test_the_secret_of_the_internal_domain_is_one(garden: Garden) -> None:
+    """The operator may do everything, so admission alone refuses; the client hides messages about Secrets."""
+    annotations = {"dns.gardener.cloud/provider": "local", "dns.gardener.cloud/domain": "internal.example.org"}
+    made = _object("v1", "Secret", "internal", "garden")
+    made["metadata"] |= {"labels": {"gardener.cloud/role": "internal-domain"}, "annotations": annotations}
+    await garden.operator.create(made)
+    with pytest.raises(Forbidden):
+        await garden.operator.create({**made, "metadata": made["metadata"] | {"name": "second"}})
+    await garden.operator.delete(resources.SECRET, "internal", "garden")
+
+
+async def test_users_see_the_parents_of_profiles_and_the_stages_of_versions(garden: Garden) -> None:
+    await garden.member.create(_bare(changed(CHILD, "metadata.name", "shown")))
+    table = await garden.member.request(
+        "GET", KIND.path(NAMESPACE), accept="application/json;as=Table;v=v1;g=meta.k8s.io"
+    )
+    assert [each["name"] for each in table["columnDefinitions"]] == ["Name", "Parent Name", "Parent Kind", "Age"]
+    assert ["shown", "local", "CloudProfile"] in [each["cells"][:3] for each in table["rows"]]
+
+    soon = (datetime.now(UTC) + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    lifecycle = [{"classification": "preview"}, {"classification": "supported", "startTime": soon}]
+    versions = [*PROFILE["spec"]["kubernetes"]["versions"][1:], {"version": "1.38.0", "lifecycle": lifecycle}]
+    await garden.operator.patch(
+        resources.CLOUD_PROFILE, "local", None, {"spec": {"kubernetes": {"versions": versions}}}
+    )
+
+    async def is_at(stage: str) -> bool:
+        found = await garden.operator.get(resources.CLOUD_PROFILE, "local")
+        return {"version": "1.38.0", "classification": stage} in found["status"]["kubernetes"]["versions"]
+
+    await until(functools.partial(is_at, "preview"))
+    await until(functools.partial(is_at, "supported"), 30)
+    merged = (await garden.status("shown", NAMESPACE))["cloudProfileSpec"]["kubernetes"]["versions"]
+    assert next(each for each in merged if each["version"] == "1.38.0")["lifecycle"] == lifecycle

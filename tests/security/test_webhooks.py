@@ -31,12 +31,13 @@ from workers.admission.authority import client_certificate, find_or_create
 from workers.admission.process import AdmissionConfig, Certificates
 from workers.admission.process import serving as both_ports
 from workers.admission.seed_authorizer import PATH, Request, allows
-from workers.admission.webhooks import MUTATE_PATH, VALIDATE_PATH
+from workers.admission.webhooks import INTERNAL_DOMAIN_PATH, LIMIT_PATH, MUTATE_PATH, VALIDATE_PATH
 from workers.lib import serving
 
 NOW = datetime.now(UTC)
 OPTIONS: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": NOW, "validity": timedelta(days=1)}
-PATHS = (MUTATE_PATH, VALIDATE_PATH, PATH)
+WEBHOOKS = (MUTATE_PATH, VALIDATE_PATH, LIMIT_PATH, INTERNAL_DOMAIN_PATH)
+PATHS = (*WEBHOOKS, PATH)
 BUSY = 429
 
 
@@ -106,7 +107,7 @@ async def admission_with(**config: Any) -> AsyncIterator[Admission]:
         made = Admission(authority, servers, {})
         made.urls = {path: url["authorizer" if path == PATH else "webhooks"] + path for path in PATHS}
         made.free.set()
-        of_webhooks, of_authorizer = routes(lambda: made, MUTATE_PATH, VALIDATE_PATH), routes(lambda: made, PATH)
+        of_webhooks, of_authorizer = routes(lambda: made, *WEBHOOKS), routes(lambda: made, PATH)
         await stack.enter_async_context(both_ports(configuration, certificates, of_webhooks, of_authorizer))
         yield made
         made.free.set()

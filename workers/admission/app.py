@@ -14,11 +14,21 @@ from pydantic import ValidationError
 
 from api.resources import Object
 from workers.admission.conversion import convert
+from workers.admission.domains import check_internal_domain
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
+from workers.admission.limits import NO_LIMITS, ResourceAdmissionConfiguration, check_limits
 from workers.admission.protection import check_finalizers_kept, check_update_allowed
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
-from workers.admission.webhooks import CONVERT_PATH, MUTATE_PATH, PROTECT_PATH, RESTRICT_PATH, VALIDATE_PATH
+from workers.admission.webhooks import (
+    CONVERT_PATH,
+    INTERNAL_DOMAIN_PATH,
+    LIMIT_PATH,
+    MUTATE_PATH,
+    PROTECT_PATH,
+    RESTRICT_PATH,
+    VALIDATE_PATH,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +42,7 @@ SECONDS = Histogram(
 Patch = list[dict[str, Any]]
 
 
-def application(garden: Garden) -> web.Application:
+def application(garden: Garden, limits: ResourceAdmissionConfiguration = NO_LIMITS) -> web.Application:
     """The server's routes."""
     mutators = {(each.group, each.plural): handler for each, handler in MUTATORS.items()}
     all_validators = VALIDATORS | REFERENCE_VALIDATORS | DELETION_VALIDATORS
@@ -65,12 +75,22 @@ def application(garden: Garden) -> web.Application:
             await check_finalizers_kept(review, garden)
         return {}
 
+    async def limit(review: Review) -> dict[str, Any]:
+        await check_limits(review, limits, garden)
+        return {}
+
+    async def internal_domain(review: Review) -> dict[str, Any]:
+        await check_internal_domain(review, garden)
+        return {}
+
     app = web.Application(client_max_size=8 * 1024 * 1024)
     app.router.add_post(MUTATE_PATH, _handler(mutate, MUTATE_PATH))
     app.router.add_post(VALIDATE_PATH, _handler(validate, VALIDATE_PATH))
     app.router.add_post(PROTECT_PATH, _handler(protect, PROTECT_PATH))
     app.router.add_post(RESTRICT_PATH, _handler(restrict, RESTRICT_PATH))
     app.router.add_post(CONVERT_PATH, convert())
+    app.router.add_post(LIMIT_PATH, _handler(limit, LIMIT_PATH))
+    app.router.add_post(INTERNAL_DOMAIN_PATH, _handler(internal_domain, INTERNAL_DOMAIN_PATH))
     return app
 
 

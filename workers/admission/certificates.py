@@ -29,6 +29,7 @@ from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import AlreadyExists, Conflict
+from workers.admission.limits import NO_LIMITS, ResourceAdmissionConfiguration
 from workers.admission.webhooks import converted_kinds, webhook_configurations
 from workers.lib.serving import ShownCertificate, renewal_due, server_certificate
 
@@ -113,10 +114,17 @@ def first(host: str, now: datetime) -> Held:
 class AdmissionCertificates:
     """Reconciles the Secret and the webhooks, and makes admission serve the certificate."""
 
-    def __init__(self, client: KubeClient, config: OwnCertificates, shown: ShownCertificate) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        config: OwnCertificates,
+        shown: ShownCertificate,
+        limits: ResourceAdmissionConfiguration = NO_LIMITS,
+    ) -> None:
         self._client = client
         self._config = config
         self._shown = shown
+        self._limits = limits
         self._trusted: tuple[bytes, datetime] = (b"", datetime.max.replace(tzinfo=UTC))
         """The bundle that this process has written to the webhooks, and since when."""
         self.ready = asyncio.Event()
@@ -160,7 +168,7 @@ class AdmissionCertificates:
 
     async def _have_trusted(self, bundle: bytes) -> None:
         url, encoded = self._config.url, base64.b64encode(bundle).decode()
-        for each in (*webhook_configurations(url, encoded), *converted_kinds(url, encoded)):
+        for each in (*webhook_configurations(url, encoded, self._limits), *converted_kinds(url, encoded)):
             await self._client.apply(each, manager=_MANAGER)
         if self._trusted[0] != bundle:
             self._trusted = bundle, datetime.now(UTC)

@@ -27,7 +27,6 @@ from api.constants import (
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.internal_secret import InternalSecret
-from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.quota import Quota
 from api.core.v1beta1.secret_binding import SecretBinding
@@ -37,9 +36,8 @@ from api.decisions import alerting
 from api.decisions.credentials import BINDINGS, Binding
 from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
-from api.decisions.profiles import parent_of, profile_of, profile_reference, root_of
+from api.decisions.profiles import profile_of, profile_reference, root_of
 from api.defaulting.bastion import default_bastion
-from api.defaulting.cloud_profile import drop_expired, label_for_extensions
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.meta import KubeObject
@@ -57,8 +55,6 @@ from api.validation.binding import check_move, check_while_moving, is_moving
 from api.validation.controllers import check_controller_deployment
 from api.validation.field import Faults, Path
 from api.validation.garden import (
-    check_cloud_profile,
-    check_cloud_profile_change,
     check_project,
     check_seed,
     check_seed_change,
@@ -67,12 +63,6 @@ from api.validation.garden import (
     check_seed_unused,
     domains_of_seed,
     seed_domains,
-)
-from api.validation.namespaced_profile import (
-    check_children,
-    check_namespaced_profile,
-    check_namespaced_profile_change,
-    verbs_needed,
 )
 from api.validation.operations import (
     check_deletion_confirmed,
@@ -91,7 +81,6 @@ from workers.admission.indexes import (
     BINDINGS_BY_QUOTA,
     ENTRIES_BY_BUCKET,
     ENTRIES_BY_SEED,
-    PROFILES_BY_PARENT,
     PROJECTS_BY_NAMESPACE,
     REGISTRATIONS_BY_KIND,
     SEEDS_BELOW_DOMAIN,
@@ -99,7 +88,6 @@ from workers.admission.indexes import (
     SEEDS_BY_DOMAIN,
     SHOOTS_BELOW_DOMAIN,
     SHOOTS_BY_DOMAIN,
-    SHOOTS_BY_PROFILE,
     SHOOTS_BY_REFERENCE,
     SHOOTS_BY_SEED,
     Index,
@@ -107,6 +95,13 @@ from workers.admission.indexes import (
 )
 from workers.admission.logins import check_shoot as check_logins
 from workers.admission.logins import validate_reference
+from workers.admission.profiles import (
+    mutate_cloud_profile,
+    mutate_namespaced_cloud_profile,
+    validate_cloud_profile,
+    validate_namespaced_cloud_profile,
+    warn_of_exposure_class,
+)
 from workers.admission.projects import control_plane, project_of
 from workers.admission.quotas import check_quotas, quotas_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
@@ -127,6 +122,7 @@ _BINDING = replace(resources.SHOOT, plural="shoots/binding")
 
 async def mutate_shoot(review: Review, garden: Garden) -> Object:
     shoot, old = review.models(Shoot)
+    domain = (shoot.spec.dns.domain if shoot.spec.dns else None) or ""
     around = Surroundings(
         profile=await _profile(shoot, garden),
         seed=await _seed(shoot.spec.seed_name, garden),
@@ -134,6 +130,7 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
         user=review.user.name,
         now=datetime.now(UTC),
         random=random.Random(),
+        default_domains=await _default_domains_above(domain, garden),
     )
     default_shoot(shoot, old, around)
     return shoot.to_wire()
@@ -379,81 +376,7 @@ async def _project_of(namespace: str, garden: Garden) -> Project | None:
     return Project.of(found) if found else None
 
 
-# CloudProfile, Seed, Project
-
-
-async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
-    now = datetime.now(UTC)
-    if review.operation == "DELETE":
-        return []  # a finalizer keeps the CloudProfile while Shoots use it
-    profile, old = review.models(CloudProfile)
-    if not review.spec_changed or review.deleting:
-        return []
-    refuse_invalid(review, check_cloud_profile(profile, now, old))
-    if old is not None:
-        shoots = await _shoots_with(resources.CLOUD_PROFILE, None, review.name, garden)
-        refuse_forbidden(review, check_cloud_profile_change(profile, old, shoots, now))
-        kind = resources.NAMESPACED_CLOUD_PROFILE
-        children = [
-            (each, await _shoots_with(kind, each["metadata"]["namespace"], each["metadata"]["name"], garden))
-            for each in await garden.by_index(PROFILES_BY_PARENT, review.name)
-        ]
-        refuse_forbidden(review, check_children(profile, old, children, now))
-    return []
-
-
-async def _shoots_with(kind: Resource, namespace: str | None, name: str, garden: Garden) -> list[Shoot]:
-    """Shoots that use a CloudProfile or NamespacedCloudProfile."""
-    return [Shoot.of(each) for each in await garden.by_index(SHOOTS_BY_PROFILE, place(namespace, name, kind))]
-
-
-async def validate_namespaced_cloud_profile(review: Review, garden: Garden) -> list[str]:
-    """Refuse what a project may not add to the parent, and changes that take something from a Shoot that uses it."""
-    if review.operation == "DELETE":
-        return []  # a finalizer keeps the profile while Shoots use it
-    profile, old = review.models(NamespacedCloudProfile)
-    if not review.spec_changed or review.deleting or review.object is None:
-        return []
-    now, name = datetime.now(UTC), parent_of(review.object)
-    parent = await garden.find(resources.CLOUD_PROFILE, name)
-    if parent is None:
-        raise Refusal.forbidden(review, f'spec.parent.name: Not found: "{name}": there is no such CloudProfile')
-    for path, verb in verbs_needed(review.object, review.old, parent):
-        if not await garden.allowed(
-            review.user, verb, resources.NAMESPACED_CLOUD_PROFILE, review.namespace, review.name
-        ):
-            raise Refusal.forbidden(
-                review, f"{path}: user {review.user.name} may not {verb} namespacedcloudprofiles: ask an operator"
-            )
-    refuse_invalid(review, check_namespaced_profile(profile, old, CloudProfile.of(parent), now))
-    if review.old is not None:
-        shoots = await _shoots_with(resources.NAMESPACED_CLOUD_PROFILE, review.namespace, review.name, garden)
-        refuse_forbidden(review, check_namespaced_profile_change(review.object, review.old, parent, shoots, now))
-    return []
-
-
-async def mutate_cloud_profile(review: Review, garden: Garden) -> Object:
-    """Drop versions that have expired already when the CloudProfile is created: no Shoot uses them."""
-    profile, old = review.models(CloudProfile)
-    if old is None:
-        drop_expired(profile, datetime.now(UTC))
-    label_for_extensions(profile, profile.spec.type)
-    return profile.to_wire()
-
-
-async def mutate_namespaced_cloud_profile(review: Review, garden: Garden) -> Object:
-    profile, _ = review.models(NamespacedCloudProfile)
-    parent = await garden.find(resources.CLOUD_PROFILE, profile.spec.parent.name)
-    if parent is not None:  # validation reports that it does not exist
-        label_for_extensions(profile, parent["spec"]["type"])
-    return profile.to_wire()
-
-
-async def warn_of_exposure_class(review: Review, garden: Garden) -> list[str]:
-    """Warn of a new ExposureClass: Shoots that name one are refused."""
-    if review.operation != "CREATE":
-        return []
-    return ["handler: no gardenlet of this version serves handlers, so no Shoot can name this ExposureClass"]
+# Seed, Project
 
 
 async def mutate_seed(review: Review, garden: Garden) -> Object:

@@ -18,8 +18,9 @@ from api.core.v1beta1.shoot import Shoot
 from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.resources import Object, Resource
-from api.validation import logins
+from api.validation import kubeconfigs, logins
 from api.validation.audit import POLICY_KEY, check_policy
+from api.validation.expressions import check_authentication_expressions, check_authorization_expressions
 from api.validation.field import Faults, Path
 from workers.admission.indexes import SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review, refuse_invalid
@@ -61,10 +62,10 @@ async def validate_reference(review: Review, garden: Garden) -> list[str]:
                     "Invalid",
                     f'{review.kind} "{review.name}" is invalid: {wrong}: Shoot {name} names it in {use.path}',
                 )
-    if resource == resources.SECRET and logins.KUBECONFIG_KEY in (review.object.get("data") or {}):
-        faults = logins.check_kubeconfig(_text(review.object, logins.KUBECONFIG_KEY))
+    if resource == resources.SECRET and kubeconfigs.KUBECONFIG_KEY in (review.object.get("data") or {}):
+        faults = kubeconfigs.check_kubeconfig(_text(review.object, kubeconfigs.KUBECONFIG_KEY))
         if faults:
-            message = f"data[{logins.KUBECONFIG_KEY}]: {faults}"
+            message = f"data[{kubeconfigs.KUBECONFIG_KEY}]: {faults}"
             raise Refusal(422, "Invalid", f'{review.kind} "{review.name}" is invalid: {message}')
     return []
 
@@ -98,6 +99,7 @@ class _Authentication(_Use):
                 tunnel=bool(self._shoot["spec"]["provider"].get("workers")),
                 anonymous=_server(self._shoot).get("enableAnonymousAuthentication") is not None,
             )
+            faults.found += check_authentication_expressions(config, minor).found
         return _shown(logins.CONFIG_KEY, faults)
 
 
@@ -113,6 +115,7 @@ class _Authorization(_Use):
             named = (_server(self._shoot).get("structuredAuthorization") or {}).get("kubeconfigs") or ()
             names = [each["authorizerName"] for each in named]
             faults = logins.check_authorization(config, minor=minor, kubeconfigs=names)
+            faults.found += check_authorization_expressions(config, minor).found
         return _shown(logins.CONFIG_KEY, faults)
 
 
@@ -133,8 +136,8 @@ class _Kubeconfig(_Use):
         self._connects = connects
 
     def faults(self, found: Object) -> str:
-        _, faults = logins.parse_kubeconfig(_text(found, logins.KUBECONFIG_KEY), connects=self._connects)
-        return _shown(logins.KUBECONFIG_KEY, faults)
+        _, faults = kubeconfigs.parse_kubeconfig(_text(found, kubeconfigs.KUBECONFIG_KEY), connects=self._connects)
+        return _shown(kubeconfigs.KUBECONFIG_KEY, faults)
 
 
 def _uses(shoot: Mapping[str, Any]) -> Iterable[_Use]:

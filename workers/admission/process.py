@@ -26,6 +26,7 @@ from workers.admission.app import application
 from workers.admission.authority import CLIENT, SharedAuthority
 from workers.admission.certificates import AdmissionCertificates, OwnCertificates
 from workers.admission.indexes import INDEXES, Index
+from workers.admission.limits import ResourceAdmissionConfiguration
 from workers.admission.webhooks import CONVERT_PATH
 from workers.lib.access import MASTERS, User, may
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
@@ -60,6 +61,8 @@ class WebhookServer(ApiModel):
     certificate_file: Path | None = None
     """File that is read again when it changes. The webhooks must trust its authority; the setup job configures that."""
     private_key_file: Path | None = None
+    resource_admission_configuration: ResourceAdmissionConfiguration = ResourceAdmissionConfiguration()
+    """Limits for the size and the number of objects. If a setup job writes the webhooks, it needs the same ones."""
 
 
 class AuthorizerServer(ApiModel):
@@ -127,7 +130,8 @@ async def run(config_path: str) -> None:
     garden = CachedGarden(client, caches)
     try:
         certificates = Certificates(config, client)
-        async with serving(config, certificates, application(garden), seed_authorizer.application(garden, client)):
+        routes = application(garden, config.server.resource_admission_configuration)
+        async with serving(config, certificates, routes, seed_authorizer.application(garden, client)):
             await run_until_signal(
                 _become_ready(caches, health, certificates.ready), watch_gardenlets(garden), *certificates.work
             )
@@ -177,7 +181,8 @@ class Certificates:
         optional, required = (ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED) if clients is not None else [ssl.CERT_NONE] * 2
         self.webhooks = self._of_files(config.server, optional)
         if config.certificates is not None:
-            keeper = AdmissionCertificates(client, config.certificates, self.webhooks)
+            limits = config.server.resource_admission_configuration
+            keeper = AdmissionCertificates(client, config.certificates, self.webhooks, limits)
             self._keep(keeper.run(), keeper.ready)
         self.authorizer = self._of_files(authorizer, required) if authorizer is not None else None
         accepting = [each for each in (self.webhooks, self.authorizer) if each is not None]
@@ -278,6 +283,10 @@ class CachedGarden:
         if labels:
             return await self._client.list(resource, namespace, labels=labels)
         return (await self._synced(resource)).list(namespace)
+
+    async def number(self, resource: Resource) -> int:
+        page = await self._client.request("GET", resource.path(), query={"limit": "1"})
+        return len(page.get("items") or ()) + int(page["metadata"].get("remainingItemCount") or 0)
 
     async def _synced(self, resource: Resource) -> Cache:
         cache = self._caches.of(resource)

@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from api import resources
+from api.constants import MODIFY_MACHINE_TYPES
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.credentials import Credentials, binding_of
-from api.decisions.profiles import profile_of
+from api.decisions.profiles import profile_of, unapproved_types
 from api.decisions.quota import (
     Amounts,
     Bound,
@@ -66,9 +67,21 @@ async def check_quotas(review: Review, shoot: Shoot, old: Shoot | None, garden: 
     growing = [each for each in checks if each.grows]
     for each in growing:
         await each.refuse_excess()
+    await _check_approved(review, new, before, bool(growing), garden)
     if not review.dry_run:
         for each in growing:
             await each.reserve()
+
+
+async def _check_approved(review: Review, shoot: Object, before: Object | None, grows: bool, garden: Garden) -> None:
+    """Refuse machine types and volume types whose amounts the project has chosen, and that no operator has approved."""
+    found = await unapproved_types(shoot, garden.find)
+    kept = await unapproved_types(before, garden.find) if before else set()
+    if found and (grows or not found <= kept):
+        names = ", ".join(sorted(found))
+        text = f"a Quota limits them, and the project itself has chosen the amounts of {names}"
+        remedy = f"ask an operator with verb {MODIFY_MACHINE_TYPES} on namespacedcloudprofiles to approve them"
+        raise Refusal.forbidden(review, f"spec.provider.workers: {text}: {remedy}")
 
 
 class _Check:

@@ -28,6 +28,9 @@ class Garden(Protocol):
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[Object]:
         """All objects, or those with these labels; the list may lag behind by a moment."""
 
+    async def number(self, resource: Resource) -> int:
+        """Number of all objects of a kind. Raises ApiError."""
+
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         """Whether RBAC allows this to a user. A subresource is part of the resource's plural, as ``shoots/binding``."""
 
@@ -57,6 +60,7 @@ class Review:
     old: Object | None
     subresource: str = ""
     dry_run: bool = False
+    version: str = ""
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Review:
@@ -73,6 +77,7 @@ class Review:
             old=request.get("oldObject"),
             subresource=request.get("subResource") or "",
             dry_run=bool(request.get("dryRun")),
+            version=request["resource"]["version"],
         )
 
     def models(self, model: type[K]) -> tuple[K, K | None]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from api.constants import ROLE, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
+from api import resources
+from api.access import OPERATORS
+from api.constants import ROLE, ROLE_INTERNAL_DOMAIN, ROLE_PROJECT, SEEDS_GROUP, UPDATE_RESTRICTION
 from api.crds import converted_crds
 from api.resources import Resource
 from api.validation.audit import POLICY_KEY
-from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
+from api.validation.kubeconfigs import KUBECONFIG_KEY
+from api.validation.logins import CONFIG_KEY
 from workers.admission.kinds import DELETION_VALIDATORS, MUTATORS, REFERENCE_VALIDATORS, VALIDATORS
+from workers.admission.limits import NO_LIMITS, ResourceAdmissionConfiguration
 from workers.admission.protection import PROTECTED, REMOVES_FINALIZER
 from workers.admission.seed_writes import rules
 
@@ -19,6 +23,8 @@ VALIDATE_PATH = "/validate"
 PROTECT_PATH = "/protect-references"
 RESTRICT_PATH = "/restrict-seeds"
 CONVERT_PATH = "/convert"
+LIMIT_PATH = "/validate-resource-size"
+INTERNAL_DOMAIN_PATH = "/validate-internal-domain"
 
 _FILES = " || ".join(
     f"({each} != null && has({each}.data) && '{key}' in {each}.data)"
@@ -33,10 +39,13 @@ def converted_kinds(url: str, ca_bundle: str) -> list[dict[str, Any]]:
     return converted_crds("garden", {"url": url + CONVERT_PATH, "caBundle": ca_bundle})
 
 
-def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
+def webhook_configurations(
+    url: str, ca_bundle: str, limits: ResourceAdmissionConfiguration = NO_LIMITS
+) -> list[dict[str, Any]]:
     """Webhook configurations with which an API server calls admission.
 
-    ``url``: URL of admission, like ``https://198.18.0.1:9443``. ``ca_bundle``: PEM in base64.
+    ``url``: URL of admission, like ``https://198.18.0.1:9443``. ``ca_bundle``: PEM in base64. ``limits``: limits of the
+    operator, for which admission reviews more kinds.
     """
 
     def by_version(kinds: Iterable[Resource]) -> dict[tuple[str, str], list[str]]:
@@ -116,4 +125,22 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "matchConditions": [{"name": "gardenlets", "expression": f"'{SEEDS_GROUP}' in request.userInfo.groups"}],
         }
     )
+    domains = configuration(
+        "ValidatingWebhookConfiguration", INTERNAL_DOMAIN_PATH, (resources.SECRET,), ["CREATE", "UPDATE", "DELETE"]
+    )
+    validating["webhooks"].append(
+        domains["webhooks"][0] | {"objectSelector": {"matchLabels": {ROLE: ROLE_INTERNAL_DOMAIN}}}
+    )
+    if limits.limits:
+        limited = configuration("ValidatingWebhookConfiguration", LIMIT_PATH, (), [])["webhooks"][0]
+        validating["webhooks"].append(
+            limited
+            | {
+                "rules": limits.rules(),
+                # Admission itself writes Secrets and Leases, also while it cannot answer yet.
+                "matchConditions": [
+                    {"name": "not-of-the-garden", "expression": f"!('{OPERATORS}' in request.userInfo.groups)"}
+                ],
+            }
+        )
     return [mutating, validating]

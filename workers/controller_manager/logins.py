@@ -16,7 +16,8 @@ from api import resources
 from api.constants import OPERATION, OPERATION_RECONCILE, OPERATION_RETRY
 from api.errors import ErrorCode
 from api.resources import Resource
-from api.validation.logins import CONFIG_KEY, KUBECONFIG_KEY
+from api.validation.kubeconfigs import KUBECONFIG_KEY
+from api.validation.logins import CONFIG_KEY
 from api.validation.references import references_in
 from kube.cache import Cache, Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent

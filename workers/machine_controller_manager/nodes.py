@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from api.meta import LabelSelector
 from api.resources import NODE, POD, POD_DISRUPTION_BUDGET
 from kube.client import KubeClient, Object, Objects
 from kube.errors import ApiError, NotFound
+
+log = logging.getLogger(__name__)
 
 _LAST_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """Annotation of a Node: labels, annotations and taints that were last applied from its machine's template, so that they
@@ -121,11 +124,17 @@ async def forget_pods(shoot: KubeClient, name: str) -> None:
     """Delete the pods of a machine that no longer exists: there is no kubelet to confirm their end.
 
     The cluster itself would delete them only after most of a minute, and the deletion of a DaemonSet waits for that.
+    So a webhook of the cluster's owner that refuses a deletion, or does not answer, must not hold the machine.
     """
 
     async def forget(pod: Object) -> None:
         metadata = pod["metadata"]
-        await shoot.delete(POD, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_seconds=0)
+        try:
+            await shoot.delete(POD, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_seconds=0)
+        except ApiError as error:
+            if not 400 <= error.status <= 500:
+                raise  # the API server does not answer, or is overloaded: it may answer the next request
+            log.info("pod %s of machine %s is left to the cluster: %s", _named(pod), name, error)
 
     await asyncio.gather(*(forget(each) for each in await pods_on(shoot, name)))
 

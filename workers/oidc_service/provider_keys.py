@@ -18,7 +18,7 @@ from aiohttp.resolver import ThreadedResolver
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from api.validation.field import Faults, Path
-from api.validation.logins import address_fault, check_https, reached_by
+from api.validation.hosts import address_fault, check_https, reached_by
 
 log = logging.getLogger(__name__)
 

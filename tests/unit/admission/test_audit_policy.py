@@ -34,10 +34,12 @@ def ruled(**fields: Any) -> str:
         (ruled(nonResourceURLs=["/healthz*", "*"]), ""),
         (ruled(resources=[{"group": "", "resources": ["pods"], "resourceNames": ["a"]}]), ""),
         ("foo: bar", "foo: Forbidden: an audit policy has no such field"),
-        ("a: b: c", "data[policy]: policy: Invalid value"),
+        ("a: b: c", "data[policy]: policy: Forbidden: is not YAML"),
         ("", "data[policy]: policy: Required value"),
         (None, "data[policy]: policy: Required value"),
-        ("x" * 300_000, "must not be longer than 262144 bytes"),
+        ("rules: []\nrules: []\n", "policy: Forbidden: is not YAML, or has a key twice"),
+        ("a: &a [1]\nb: *a\n", "policy: Forbidden: YAML aliases are not supported"),
+        ("x" * 300_000, "policy: Forbidden: is longer than 262144 bytes"),
         (
             json.dumps(POLICY | {"apiVersion": "audit.k8s.io/v1beta1"}),
             'apiVersion: Invalid value: "audit.k8s.io/v1beta1"',
@@ -73,7 +75,7 @@ async def test_a_stored_shoot_with_a_faulty_audit_policy_can_be_changed(client, 
 
 
 def test_a_policy_that_nests_too_deep_is_refused():
-    assert "must be YAML" in str(check_policy("[" * 10_000))
+    assert "is not YAML" in str(check_policy("[" * 10_000))
 
 
 async def test_a_policy_that_a_shoot_names_keeps_what_the_api_server_needs(client, garden):

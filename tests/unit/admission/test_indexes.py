@@ -9,7 +9,7 @@ from api.core.v1beta1.shoot import Shoot
 from api.names import overlap
 from api.resources import Resource
 from api.validation.references import references, references_in
-from tests.unit.admission.webhooks import BINDING, FakeGarden, ask
+from tests.unit.admission.webhooks import BINDING, FakeGarden, ask, patched
 from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed, complete
 from workers.admission.indexes import INDEXES
 
@@ -60,6 +60,36 @@ async def test_a_domain_below_a_default_domain_is_that_of_the_shoot(client, gard
     response = await ask(client, "/validate", "CREATE", complete("spec.dns", {"domain": OWN}).to_wire())
 
     assert "must be demo.local.example.org" in response["status"]["message"]
+
+
+async def test_a_default_domain_has_no_primary_provider(client, garden):
+    """The seed manages the default domain: a provider of the project would write other records of the same name."""
+    domain = "demo.local.shoot.garden.test"
+    own = {"type": "local", "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": "local"}}
+    made = complete("spec.dns", {"domain": domain, "providers": [own | {"primary": True}]}).to_wire()
+
+    response = await ask(client, "/validate", "CREATE", made)
+
+    assert "spec.dns.providers[0].primary: Forbidden: the seed manages domains below" in response["status"]["message"]
+    assert (await ask(client, "/validate", "UPDATE", made, made))["allowed"], "an earlier version has stored it"
+    defaulted = changed(SHOOT, "spec.dns", {"domain": domain, "providers": [own]})
+    stored = patched(defaulted, await ask(client, "/mutate", "CREATE", defaulted))
+    assert stored["spec"]["dns"] == {"domain": domain, "providers": [own]}
+    assert (await ask(client, "/validate", "CREATE", stored))["allowed"]
+
+
+async def test_a_provider_does_not_keep_a_shoot_from_getting_a_default_domain(client):
+    """Otherwise the scheduler could never bind the Shoot: admission would refuse each binding."""
+    own = {"type": "local", "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": "local"}}
+    made = changed(SHOOT, "spec.dns", {"providers": [own]})
+    unbound = patched(changed(made), await ask(client, "/mutate", "CREATE", made))
+    assert (await ask(client, "/validate", "CREATE", unbound))["allowed"]
+
+    wanted = changed(unbound, "spec.seedName", "seed-1")
+    bound = patched(changed(wanted), await ask(client, "/mutate", "UPDATE", wanted, unbound))
+
+    assert bound["spec"]["dns"]["domain"] == "demo.local.shoot.garden.test"
+    assert (await ask(client, "/validate", "UPDATE", bound, unbound))["allowed"]
 
 
 async def test_a_namespace_of_another_project_is_refused(client, garden):

@@ -21,6 +21,7 @@ SERVER = {
         "kubeconfigs": [{"authorizerName": "mine", "secretName": "webhook"}],
     },
 }
+CONDITIONS = "authorizers/0/webhook/matchConditions"
 
 
 def config_map(name: str, content: Any) -> dict[str, Any]:
@@ -68,6 +69,14 @@ async def test_a_shoot_with_good_files_is_admitted(client: TestClient[Any, Any],
     [
         (config_map("issuers", with_(AUTHENTICATION, "jwt/0/issuer/url", "")), "structuredAuthentication.configMap"),
         (config_map("issuers", AUTHORIZATION), "kind: Forbidden: Input should be"),
+        (
+            config_map("issuers", with_(AUTHENTICATION, "jwt/0/userValidationRules", [{"expression": "user.a == 1"}])),
+            "data[config.yaml]: jwt[0].userValidationRules[0].expression: Forbidden: does not compile",
+        ),
+        (
+            config_map("webhooks", with_(AUTHORIZATION, CONDITIONS, [{"expression": "request.verb != ''"}])),
+            "authorizers[0].webhook.matchConditions[0].expression: Forbidden: does not compile",
+        ),
         (config_map("webhooks", with_(AUTHORIZATION, "authorizers/0/type", "RBAC")), "only Webhook can be added"),
         (secret("webhook", PROGRAM), "structuredAuthorization.kubeconfigs[0].secretName"),
     ],

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from api.decisions.profiles import types_digest
+from tests.unit.admission.test_quotas import limit
 from tests.unit.admission.webhooks import ask, patched
 from tests.unit.api.profiles import BIG, CHILD
 from tests.unit.api.shoots import PROFILE, SHOOT, changed, complete
+from tests.unit.api.test_quota import quota
 
 LATER = "2030-01-01T00:00:00Z"
 OWN_IMAGE = [{"name": "own", "versions": [{"version": "1.0.0", "architectures": ["amd64"]}]}]
@@ -83,6 +86,59 @@ async def test_a_shoot_changes_its_profile_within_one_root_and_keeps_what_it_use
     assert "must stay local, or a NamespacedCloudProfile that extends it" in await message(
         client, "UPDATE", foreign, plain
     )
+
+
+APPROVED = "quota.gardener.cloud/approved-types"
+
+
+async def stored_profile(client: Any, obj: dict[str, Any], old: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The profile as the API server would store it."""
+    answer = await ask(client, "/mutate", "UPDATE" if old else "CREATE", obj, old)
+    return patched(changed(obj), answer) if "patch" in answer else obj
+
+
+async def test_a_quota_counts_types_of_a_project_once_an_operator_has_approved_them(client, garden):
+    limit(garden, quota({"cpu": "20"}), "local")
+    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    garden.denied.add(("modify-spec-machinetypes", "namespacedcloudprofiles"))
+    made = await stored_profile(client, EXTENDED)
+    garden.objects.append(made)
+    assert APPROVED not in made["metadata"].get("annotations", {})
+    assert await message(client, "CREATE", shoot) == (
+        'shoots.core.gardener.cloud "demo" is forbidden: spec.provider.workers: a Quota limits them, and the project '
+        "itself has chosen the amounts of big: ask an operator with verb modify-spec-machinetypes on "
+        "namespacedcloudprofiles to approve them"
+    )
+    plain = changed(shoot, "spec.provider.workers.0.machine.type", "local")
+    assert await message(client, "CREATE", plain) == "", "the type of the parent counts as the operator says"
+
+    garden.denied.clear()
+    asked = changed(made, "metadata.annotations", {APPROVED: "now"})
+    approved = await stored_profile(client, asked, made)
+    assert await message(client, "UPDATE", approved, made) == ""
+    garden.objects[garden.objects.index(made)] = approved
+    assert await message(client, "CREATE", shoot) == ""
+    assert "cpu: 0 used, 24 asked, 20 allowed" in await message(
+        client, "CREATE", changed(shoot, "spec.provider.workers.0.maximum", 3)
+    )
+    again = await stored_profile(client, changed(approved, "metadata.labels", {}), approved)
+    assert again["metadata"]["annotations"] == approved["metadata"]["annotations"], "another write keeps the approval"
+
+
+async def test_types_that_an_operator_writes_are_approved(client):
+    made = await stored_profile(client, EXTENDED)
+    assert made["metadata"]["annotations"] == {APPROVED: types_digest(made)}
+    assert "annotations" not in (await stored_profile(client, CHILD))["metadata"], "it has no types"
+
+
+async def test_a_shoot_with_types_that_are_not_approved_may_become_smaller(client, garden):
+    """Its owner has made it before a Quota limited it."""
+    limit(garden, quota({"cpu": "100"}), "local")
+    garden.objects.append(EXTENDED)
+    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    assert await message(client, "UPDATE", changed(shoot, "spec.provider.workers.0.maximum", 1), shoot) == ""
+    larger = changed(shoot, "spec.provider.workers.0.maximum", 3)
+    assert "the project itself has chosen the amounts of big" in await message(client, "UPDATE", larger, shoot)
 
 
 async def test_a_profile_that_is_being_deleted_gets_no_new_shoots(client, garden):

@@ -48,6 +48,9 @@ class FakeGarden:
             and (not labels or labels in {f"{k}={v}" for k, v in (each["metadata"].get("labels") or {}).items()})
         ]
 
+    async def number(self, resource: Resource) -> int:
+        return len(await self.list(resource))
+
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         return (verb, resource.plural) not in self.denied
 

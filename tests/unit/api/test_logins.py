@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
-from api.validation import logins
+from api.validation import kubeconfigs, logins
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.kube.pki import certificates
 
@@ -75,7 +75,7 @@ def authorization_faults(content: Any, minor: int = 37, kubeconfigs: Any = ("min
 
 def kubeconfig_faults(content: Any, *, connects: bool = True) -> str:
     text = content if isinstance(content, str) else json.dumps(content)
-    return str(logins.parse_kubeconfig(text, connects=connects)[1])
+    return str(kubeconfigs.parse_kubeconfig(text, connects=connects)[1])
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1", "v1alpha1"])
@@ -227,14 +227,18 @@ def test_a_kubeconfig_with_certificates_is_kept_without_fields_that_are_not_need
     content = with_(KUBECONFIG, "clusters/0/cluster/certificate-authority-data", ca)
     content = with_(content, "users/0/user", {"client-certificate-data": pem, "client-key-data": pem})
 
-    kept, faults = logins.parse_kubeconfig(json.dumps(content | {"preferences": {}}), connects=True)
+    kept, faults = kubeconfigs.parse_kubeconfig(json.dumps(content | {"preferences": {}}), connects=True)
     assert not faults
     assert kept == content
 
 
 def test_any_kubeconfig_of_a_project_runs_no_program_but_may_name_any_server() -> None:
-    assert not logins.check_kubeconfig(json.dumps(with_(KUBECONFIG, "clusters/0/cluster/server", "https://10.0.0.1")))
-    faults = str(logins.check_kubeconfig(json.dumps(with_(KUBECONFIG, "users/0/user", {"exec": {"command": "a"}}))))
+    assert not kubeconfigs.check_kubeconfig(
+        json.dumps(with_(KUBECONFIG, "clusters/0/cluster/server", "https://10.0.0.1"))
+    )
+    faults = str(
+        kubeconfigs.check_kubeconfig(json.dumps(with_(KUBECONFIG, "users/0/user", {"exec": {"command": "a"}})))
+    )
     assert "users[0].user.exec: Forbidden: runs a program" in faults
 
 

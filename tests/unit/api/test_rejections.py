@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
+from api.validation.operations import check_operations
 from api.validation.shoot import check_shoot
 from tests.unit.api.shoots import changed, complete
 
@@ -45,6 +46,19 @@ QUOTAS = "tests/unit/admission/test_quotas.py::"
 
 NOT_YET = ""
 """Rules that this version does not have. Each is named, so that none is forgotten."""
+
+
+class Unreachable(str):
+    """Test that shows that the only way to a rule is refused, so that the rule could never refuse anything."""
+
+
+IN_PLACE = Unreachable("tests/unit/api/test_rejections.py::test_no_pool_is_updated_in_place")
+LIVE = Unreachable("tests/unit/api/test_rejections.py::test_no_control_plane_moves_while_it_serves")
+
+DOMAINS = "tests/unit/admission/test_domains.py::"
+LIMITS = "tests/unit/admission/test_limits.py::"
+PROFILES = "tests/unit/admission/test_profiles.py::"
+SWITCHES = "tests/unit/admission/test_switches.py::"
 
 COMMON: dict[str, dict[str, str]] = {
     "DELETE (also deletecollection) of Project, Shoot, ShootState": {
@@ -102,10 +116,16 @@ COMMON: dict[str, dict[str, str]] = {
         "Requester is not a gardenlet": PROTECTED,
     },
     "Create of too large or too many objects": {
-        "Operator-configured size and count limits per resource (block or log; exempt subjects)": NOT_YET,
+        "Operator-configured size": f"{LIMITS}test_an_object_above_its_size_is_refused",
+        "and count limits per resource": f"{LIMITS}test_one_object_more_than_allowed_is_refused",
+        "(block or log;": f"{LIMITS}test_mode_log_tells_the_operator_alone",
+        "exempt subjects)": f"{LIMITS}test_unrestricted_subjects",
     },
     "garden Secret of role internal-domain": {
-        "A second one per namespace; changing the domain while Shoots exist; deletion while Shoots exist": NOT_YET,
+        "A second one per namespace": f"{DOMAINS}test_a_namespace_has_one_internal_domain",
+        "changing the domain while Shoots exist; deletion while Shoots exist": (
+            f"{DOMAINS}test_the_internal_domain_stays_while_shoots_exist"
+        ),
     },
     "Secret holding `kubeconfig` in a project namespace": {
         "exec or auth-provider plugin, file paths, insecure settings": (
@@ -138,15 +158,17 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "Downgrade": FIXED,
         "above CP": FIELD,
         "more than 3 minors below CP": f"{SHOOT}test_kubelets_follow_the_control_plane_by_three_minors_at_most",
-        "on in-place pools minor skip": NOT_YET,
+        "on in-place pools minor skip": IN_PLACE,
     },
     "Machine": {
         "Type missing, unusable, wrong architecture, unavailable in zone": REFERENCE,
         "volume type/size": f"{NODES}test_a_volume_has_the_smallest_size_of_its_type",
-        "image version missing, expired (new pool or change), wrong arch, CRI, container runtime, "
+        "image version missing, expired (new pool or change),": REFERENCE,
+        "wrong arch, CRI,": REFERENCE,
+        "container runtime,": f"{SHOOT}test_a_machine_image_offers_the_container_runtimes_of_its_pool",
         "kubeletVersionConstraint, capability": KUBELET_FITS,
         "image downgrade (in place always, else when target expired)": REFERENCE,
-        "Image version may not be used by a new pool if older than allowed by in-place minVersionForUpdate": NOT_YET,
+        "Image version may not be used by a new pool if older than allowed by in-place minVersionForUpdate": IN_PLACE,
     },
     "Region, zones": {
         "Region not in profile": REFERENCE,
@@ -181,7 +203,7 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "a default domain must be exactly `<shoot>.<project>.<default>`": (
             f"{INDEXES}test_a_domain_below_a_default_domain_is_that_of_the_shoot"
         ),
-        "default domain together with primary provider": NOT_YET,
+        "default domain together with primary provider": f"{INDEXES}test_a_default_domain_has_no_primary_provider",
         "removing or retyping the primary once scheduled": (
             "tests/unit/api/test_rejections.py::test_the_primary_provider_of_dns_stays"
         ),
@@ -210,9 +232,15 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
             f"{SERVER}test_a_managed_issuer_stays_and_is_the_only_one"
         ),
     },
-    "Profile switch": {"Different root profile, or dropping used entries": NOT_YET},
+    "Profile switch": {
+        "Different root profile, or dropping used entries": (
+            f"{PROFILES}test_a_shoot_changes_its_profile_within_one_root_and_keeps_what_it_uses"
+        ),
+    },
     "Binding switch": {
-        "SecretBinding → CredentialsBinding pointing to another Secret": NOT_YET,
+        "SecretBinding → CredentialsBinding pointing to another Secret": (
+            f"{SWITCHES}test_a_credentials_binding_of_another_secret_is_refused"
+        ),
         "provider type differs": REFERENCE,
     },
     "Quota": {
@@ -240,14 +268,14 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "disabling required APIs": (f"{VERSIONED}test_runtime_config_switches_known_apis_and_none_that_gardener_needs"),
     },
     "Live migration": {
-        "Annotation on create": NOT_YET,
-        "gate off": NOT_YET,
-        "not HA": NOT_YET,
-        "hibernated": NOT_YET,
-        "other provider/gardenlet version": NOT_YET,
-        "region distance above threshold (=180 unless annotated) without `allow-distant-regions`": NOT_YET,
+        "Annotation on create": LIVE,
+        "gate off": LIVE,
+        "not HA": LIVE,
+        "hibernated": LIVE,
+        "other provider/gardenlet version": LIVE,
+        "region distance above threshold (=180 unless annotated) without `allow-distant-regions`": LIVE,
     },
-    "Pending in-place update": {"Pool change unless operation `force-in-place-update`": NOT_YET},
+    "Pending in-place update": {"Pool change unless operation `force-in-place-update`": IN_PLACE},
 }
 
 
@@ -323,3 +351,21 @@ def test_the_primary_provider_of_dns_stays(providers):
     new = Shoot.of(changed(old.to_wire(), "spec.dns.providers", providers))
     told = str(check_shoot(new, old, "local"))
     assert "spec.dns.providers: Forbidden: the primary provider cannot be removed or change its type" in told
+
+
+@pytest.mark.parametrize("strategy", ["AutoInPlaceUpdate", "ManualInPlaceUpdate"])
+def test_no_pool_is_updated_in_place(strategy: str):
+    """Neither can an update be pending, nor can an operation force it."""
+    told = str(check_shoot(complete("spec.provider.workers.0.updateStrategy", strategy), None, "local"))
+    assert f'workers[0].updateStrategy: Unsupported value: "{strategy}"' in told
+    forced = complete("metadata.annotations", {"gardener.cloud/operation": "force-in-place-update"})
+    assert 'Unsupported value: "force-in-place-update"' in str(check_operations(forced, None))
+
+
+@pytest.mark.parametrize("name", ["live-migrate", "inter-region-distance-threshold", "allow-distant-regions"])
+def test_no_control_plane_moves_while_it_serves(name: str):
+    annotated = complete("metadata.annotations", {f"migration.gardener.cloud/{name}": "true"})
+    for old in (None, complete()):
+        told = str(check_operations(annotated, old))
+        assert f"metadata.annotations[migration.gardener.cloud/{name}]: Forbidden: not supported" in told
+    assert not check_operations(annotated, annotated), "a Shoot of an earlier version keeps it"

@@ -125,6 +125,7 @@ def test_the_example_is_fine():
         (f"{POOL}.kubernetes", {"version": "1.38.0"}, "newer than the control plane's 1.37.1"),
         (f"{POOL}.taints", [{"key": "x", "effect": "Sometimes"}], "taints[0].effect: Unsupported value"),
         (f"{POOL}.controlPlane", {}, "no self-hosted Shoots"),
+        (f"{POOL}.cri", {"name": " "}, 'workers[0].cri.name: Unsupported value: " "'),
     ],
 )
 def test_an_invalid_field_is_named_with_the_fault(path, value, complaint):
@@ -382,6 +383,18 @@ def test_an_upgrade_needs_a_machine_image_that_knows_the_new_kubelet():
     assert "runtime containerd and kubelet 1.38.0 together" in str(check_references(new, old, around))
     kept = Shoot.of(changed(new.to_wire(), f"{POOL}.kubernetes", {"version": "1.37.1"}))
     assert not check_references(kept, old, around)
+
+
+def test_a_machine_image_offers_the_container_runtimes_of_its_pool():
+    """The same holds if the pool gets a runtime later: no machine of the image would have it."""
+    runtime = {"name": "containerd", "containerRuntimes": [{"type": "gvisor"}]}
+    old, new = complete(bound=True), complete(f"{POOL}.cri", runtime, bound=True)
+    for before in (None, old):
+        assert 'image.version: Invalid value: "1.1.0": does not offer container runtime gvisor' in str(
+            check_references(new, before, world())
+        )
+    offers = world(profile=profile("spec.machineImages.1.versions.1", {"version": "1.1.0", "cri": [runtime]}))
+    assert "does not offer" not in str(check_references(new, old, offers))
 
 
 def test_a_missing_object_is_named_with_its_namespace():

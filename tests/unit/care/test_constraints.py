@@ -46,6 +46,8 @@ LEASES = ["coordination.k8s.io"]
         (webhook(["pods"], objectSelector={"matchLabels": {"app": "mine"}}), False),
         (webhook(["pods"], objectSelector={"matchLabels": {"origin": "gardener"}}), True),
         (webhook(["pods"], rule={"operations": ["DELETE"]}), False),
+        (webhook(["nodes"], rule={"operations": ["DELETE"]}), True),
+        (webhook(["nodes"], rule={"operations": ["DELETE"]}, failurePolicy="Ignore", timeoutSeconds=15), False),
         (webhook(["pods"], rule={"scope": "Cluster"}), False),
         (webhook(["pods/exec"]), False),
         (webhook(["widgets"], ["example.org"]), False),

@@ -21,11 +21,14 @@ from activities.components import alerts, apiserver
 from activities.components.apiserver import AuthorizationWebhook
 from api import resources
 from api.validation import logins
+from api.validation.expressions import check_authentication_expressions
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden, Unauthorized
 from landscape.pki import Authority
 from tests import api_servers, oidc
 from tests.api_servers import free_port, process
+from tests.unit.api.test_expressions import ACCEPTED, CLAIM_RULES, CONDITIONS, USER_RULES
+from tests.unit.api.test_logins import KUBECONFIG, WEBHOOK
 from tests.unit.components.test_apiserver import deployment, flags, server
 from tests.unit.kube.waiting import until
 
@@ -221,10 +224,13 @@ async def _is(cluster: Cluster, token: str, name: str | None) -> bool:
 async def test_an_expression_that_the_api_server_refuses_shows_in_the_metric_of_the_alert(
     tmp_path: Path, issuer: oidc.Issuer
 ) -> None:
-    """Admission compiles no expressions. The API server keeps the issuers that it has, and says so in its log only."""
+    """Admission does not read literals. The API server keeps the issuers that it has, and says so in its log only."""
     before = authentication(issuer)
-    rule = {"expression": "claims.("}
+    rule = {"expression": "claims.sub.matches('[')"}
     after = {**before, "jwt": [{**before["jwt"][0], "claimValidationRules": [rule]}]}
+    admitted, _ = logins.parse_authentication(json.dumps(after), 37)
+    assert admitted is not None
+    assert not check_authentication_expressions(admitted, 37)
     metric = "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds{"
     async with (
         Cluster(tmp_path).running(authentication=before) as cluster,
@@ -237,6 +243,36 @@ async def test_an_expression_that_the_api_server_refuses_shows_in_the_metric_of_
         cluster.change(authentication=before)
         await until(lambda: _shows(admin, metric, 'status="success"'), RELOAD_SECONDS)
     assert metric[:-1] in json.dumps(alerts.rules(workers=False))
+
+
+async def test_an_api_server_compiles_the_expressions_that_admission_accepts(
+    tmp_path: Path, issuer: oidc.Issuer
+) -> None:
+    found = [(path, each) for path, value in ACCEPTED for each in (value if isinstance(value, list) else [value])]
+    own = authentication(issuer)
+    jwt = {
+        **own["jwt"][0],
+        "claimValidationRules": [each for path, each in found if path == CLAIM_RULES],
+        "userValidationRules": [each for path, each in found if path == USER_RULES],
+    }
+    mapped = [each.get("expression") or each["valueExpression"] for path, each in found if "claimMappings" in path]
+    extra = [{"key": f"example.org/{index}", "valueExpression": each} for index, each in enumerate(mapped)]
+    jwt["claimMappings"] = {**jwt["claimMappings"], "extra": extra}
+    conditions = [each for path, each in found if path == CONDITIONS]
+    assert len(mapped) + len(conditions) + len(jwt["claimValidationRules"]) + len(jwt["userValidationRules"]) == len(
+        found
+    )
+    webhook = {
+        "type": "Webhook",
+        "name": "mine",
+        "webhook": {**WEBHOOK, "matchConditionSubjectAccessReviewVersion": "v1", "matchConditions": conditions},
+    }
+    settings: dict[str, Any] = {
+        "authentication": {**own, "jwt": [jwt]},
+        "webhooks": [AuthorizationWebhook(webhook, KUBECONFIG)],
+    }
+    async with Cluster(tmp_path).running(**settings) as cluster:
+        assert await cluster.name("token-of-the-test") == "admin"
 
 
 async def _shows(admin: KubeClient, *parts: str) -> bool:

@@ -356,6 +356,24 @@ async def test_no_daemon_set_replaces_the_pods_of_a_machine_that_is_gone(world: 
     assert not world.shoot.of(POD)
 
 
+async def test_a_webhook_that_does_not_let_pods_go_does_not_hold_a_machine(world: World) -> None:
+    """Its backend is down as soon as the cluster hibernates, so the cluster would never be asleep."""
+    refusal = ApiError(500, "InternalError", "deleting pods default/daemon", "failed calling webhook")
+    owner = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "d"}]}
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.seed.until(lambda: world.phase == "Running")
+        await world.shoot.create(pod("daemon", **owner))
+        world.shoot.refuse("delete", POD, refusal)
+        await world.seed.delete(MACHINE, NAME, NAMESPACE)
+        await world.seed.until(lambda: world.machine is None)
+
+    assert not world.shoot.of(NODE)
+    assert world.shoot.of(POD), "the cluster deletes it once the webhook answers"
+
+
 def budget(name: str = "app", **status: int) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",

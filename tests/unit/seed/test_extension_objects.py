@@ -114,6 +114,17 @@ async def test_an_object_that_succeeded_after_our_trigger_is_ready() -> None:
         ),
         (changed(status__lastOperation={"state": "Processing"}), "last operation is Processing"),
         (
+            changed(
+                metadata__generation=3,
+                status__lastOperation={
+                    "state": "Processing",
+                    "lastUpdateTime": TRIGGER,
+                    "description": "reconcile of Worker demo is running",
+                },
+            ),
+            "its controller is at work: reconcile of Worker demo is running",
+        ),
+        (
             changed(status__lastOperation={"state": "Succeeded", "lastUpdateTime": "2026-11-21T09:59:59Z"}),
             "older than this one",
         ),

@@ -49,6 +49,7 @@ class Critical:
     """Labels of the namespaces that count; none for cluster-scoped resources."""
     objects: tuple[Mapping[str, str], ...] = ()
     """Labels of the objects that count, if they are known; none: ``_SYSTEM_OBJECTS``."""
+    operations: tuple[str, ...] = ("CREATE", "UPDATE")
 
 
 _IN_SYSTEM = (_KUBE_SYSTEM,)
@@ -88,8 +89,10 @@ CRITICAL = (
         ("certificatesigningrequests", "certificatesigningrequests/status", "certificatesigningrequests/approval"),
     ),
     Critical("scheduling.k8s.io", ("priorityclasses",)),
+    Critical("", ("nodes",), operations=("DELETE",)),
 )
-"""Resources that a cluster's controllers, its nodes and our resource manager write when the cluster starts."""
+"""Resources that a cluster's controllers, its nodes and our resource manager write when the cluster starts, and the
+nodes, without whose deletion no machine ends: a cluster would not hibernate."""
 
 
 def fault(webhook: ObjectView) -> str | None:
@@ -99,7 +102,10 @@ def fault(webhook: ObjectView) -> str | None:
         return None
     policy = webhook.get("failurePolicy") or "Fail"
     timeout = webhook.get("timeoutSeconds")
-    what = "/".join(filter(None, (touched[0][0].group, touched[0][1])))
+    critical, resource = touched[0]
+    what = "/".join(filter(None, (critical.group, resource)))
+    if critical.operations == ("DELETE",):
+        what = f"the deletion of {what}"
     if policy == "Fail":
         return f"it is called for {what} with failurePolicy Fail"
     longest = _longest(touched)
@@ -133,7 +139,7 @@ def _touched(webhook: ObjectView) -> Iterator[tuple[Critical, str]]:
 
 
 def _covers(rule: ObjectView, critical: Critical, resource: str) -> bool:
-    if not {"CREATE", "UPDATE", "*"} & set(rule.get("operations") or ()):
+    if not {*critical.operations, "*"} & set(rule.get("operations") or ()):
         return False
     if not {critical.group, "*"} & set(rule.get("apiGroups") or ()):
         return False
