@@ -7,23 +7,30 @@ from activities.errors import transient
 from api import resources
 from api.constants import SEED_NAME_PREFIX
 from api.decisions.credentials import binding_of
+from api.decisions.workload_identity import is_identity
 from api.errors import ErrorCode
 from kube.client import KubeClient, Object
 from kube.errors import Forbidden
 
 
 async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
-    """The Secret to which the Shoot's binding refers; None if the Shoot names no binding.
+    """The Secret or WorkloadIdentity to which the Shoot's binding refers; None if the Shoot names no binding.
 
     Raises:
-        NotFound: if the binding or the Secret does not exist.
+        NotFound: if the binding or its credentials do not exist.
     """
     bound = binding_of(shoot)
     if bound is None:
         return None
     kind, name = bound
     credentials = kind.credentials(await garden.get(kind.resource, name, shoot["metadata"]["namespace"]))
-    return await garden.get(resources.SECRET, credentials.name, credentials.namespace)
+    resource = resources.WORKLOAD_IDENTITY if is_identity(credentials._asdict()) else resources.SECRET
+    return await garden.get(resource, credentials.name, credentials.namespace)
+
+
+def is_workload_identity(credentials: Object) -> bool:
+    """Whether credentials are a WorkloadIdentity, and no Secret."""
+    return credentials.get("kind") == resources.WORKLOAD_IDENTITY.kind
 
 
 async def seed_credentials(garden: KubeClient, seed: str, reference: Mapping[str, Any]) -> Object:
