@@ -7,7 +7,6 @@ from activities.errors import transient
 from api import resources
 from api.constants import SEED_NAME_PREFIX
 from api.decisions.credentials import binding_of
-from api.decisions.workload_identity import is_identity
 from api.errors import ErrorCode
 from kube.client import KubeClient, Object
 from kube.errors import Forbidden
@@ -24,8 +23,9 @@ async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
         return None
     kind, name = bound
     credentials = kind.credentials(await garden.get(kind.resource, name, shoot["metadata"]["namespace"]))
-    resource = resources.WORKLOAD_IDENTITY if is_identity(credentials._asdict()) else resources.SECRET
-    return await garden.get(resource, credentials.name, credentials.namespace)
+    wanted = resources.WORKLOAD_IDENTITY
+    is_identity = (credentials.api_version, credentials.kind) == (wanted.api_version, wanted.kind)
+    return await garden.get(wanted if is_identity else resources.SECRET, credentials.name, credentials.namespace)
 
 
 def is_workload_identity(credentials: Object) -> bool:

@@ -553,6 +553,7 @@ class ExtensionActivities:
                 source = await seed_credentials(garden, task.seed, credentials)
             else:
                 source = await garden.get(resources.SECRET, credentials["name"], task.shoot.namespace)
+            await workload_identity.drop_token(self._clusters.seed, secret, task.technical_id)
             await self._clusters.seed.apply(
                 {
                     "apiVersion": "v1",
@@ -563,7 +564,6 @@ class ExtensionActivities:
                 },
                 manager=extension.MANAGER,
             )
-            await workload_identity.drop_token(self._clusters.seed, secret, task.technical_id)
         spec = {
             "type": provider["type"],
             "secretRef": _secret_ref(secret, task),

@@ -144,6 +144,7 @@ class NamespaceActivities:
         if is_workload_identity(source):
             await workload_identity.deploy_secret(self._clusters, source, shoot, place, labels)
             return TaskResult(note=f"token of WorkloadIdentity {source['metadata']['name']}")
+        await workload_identity.drop_token(self._clusters.seed, place["name"], place["namespace"])
         await self._clusters.seed.apply(
             {
                 "apiVersion": "v1",
@@ -154,7 +155,6 @@ class NamespaceActivities:
             },
             manager=MANAGER,
         )
-        await workload_identity.drop_token(self._clusters.seed, place["name"], place["namespace"])
         return TaskResult()
 
     @activity.defn

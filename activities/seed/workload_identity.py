@@ -72,12 +72,15 @@ async def deploy_secret(
 
 
 async def drop_token(seed: KubeClient, name: str, namespace: str) -> None:
-    """Remove the token from a Secret that holds a static key from now on. A second run finds none."""
+    """Remove the token from a Secret that gets a static key next. A second run finds none.
+
+    The label goes in the same write, so that no controller puts another token into the Secret.
+    """
     secret = await seed.find(SECRET, name, namespace)
-    annotations = ((secret or {}).get("metadata") or {}).get("annotations") or {}
-    if secret is not None and names.RENEW_TIMESTAMP in annotations:
-        patch = {"metadata": {"annotations": {names.RENEW_TIMESTAMP: None}}, "data": {names.TOKEN: None}}
-        await patch_as_read(seed, SECRET, secret, patch)
+    if secret is None or (secret["metadata"].get("labels") or {}).get(names.PURPOSE) != names.TOKEN_REQUESTOR:
+        return
+    metadata = {"labels": {names.PURPOSE: None}, "annotations": {names.RENEW_TIMESTAMP: None}}
+    await patch_as_read(seed, SECRET, secret, {"metadata": metadata, "data": {names.TOKEN: None}})
 
 
 async def ensure_token(clusters: Clusters, secret: Object, wanted: ObjectView | None = None) -> datetime:

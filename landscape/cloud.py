@@ -1,0 +1,59 @@
+"""Trust of the cloud in the tokens of the garden's WorkloadIdentities, by OpenID Connect."""
+
+import json
+
+from api.decisions import workload_identity
+from landscape.cluster import Credentials
+from landscape.files import write_if_changed
+from landscape.plan import Plan
+
+DISCOVERY_PORT = 8445
+TENANTS = "tenants"
+"""Group of the tenants of the cloud, with certificates or tokens."""
+_NAMESPACE = "garden-local"
+"""Namespace of the garden whose WorkloadIdentities the cloud trusts."""
+
+
+def audience(plan: Plan) -> str:
+    """Claim ``aud`` of tokens for the cloud."""
+    return f"cloud.{plan.dns_zone}"
+
+
+def issuer_host(plan: Plan) -> str:
+    """Host and port at which the discovery server publishes the keys of issuers."""
+    return f"{plan.discovery_host}:{DISCOVERY_PORT}"
+
+
+def trust(plan: Plan) -> dict[str, str]:
+    """Write the AuthenticationConfiguration of the cloud's API server; returns its flag.
+
+    The API server reads the keys of the issuer when it is asked for the first time, and again for a key that it does
+    not know. Until the issuer serves them, it refuses tokens, and tries again.
+    """
+    subjects = f"gardener.cloud:workloadidentity:{_NAMESPACE}:"
+    configuration = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "jwt": [
+            {
+                "issuer": {
+                    "url": f"https://{issuer_host(plan)}{workload_identity.PATH}",
+                    "audiences": [audience(plan)],
+                    "certificateAuthority": Credentials.of(plan.garden).ca.files.certificate.read_text(),
+                },
+                "claimValidationRules": [
+                    {
+                        "expression": f"claims.sub.startsWith('{subjects}')",
+                        "message": f"the cloud trusts WorkloadIdentities of namespace {_NAMESPACE} alone",
+                    }
+                ],
+                "claimMappings": {
+                    "username": {"claim": "sub", "prefix": ""},
+                    "groups": {"expression": f"['{TENANTS}']"},
+                },
+            }
+        ],
+    }
+    file = plan.cloud.directory / "authentication.json"
+    write_if_changed(file, json.dumps(configuration, indent=2))
+    return {"authentication-config": str(file)}
