@@ -1,6 +1,7 @@
 """Trust of the cloud in the tokens of the garden's WorkloadIdentities, by OpenID Connect."""
 
 import json
+from typing import Any
 
 from api.decisions import workload_identity
 from landscape.cluster import Credentials
@@ -27,20 +28,28 @@ def issuer_host(plan: Plan) -> str:
 def trust(plan: Plan) -> dict[str, str]:
     """Write the AuthenticationConfiguration of the cloud's API server; returns its flag.
 
-    The API server reads the keys of the issuer when it is asked for the first time, and again for a key that it does
-    not know. Until the issuer serves them, it refuses tokens, and tries again.
+    The API server reads the keys of the issuer when it starts, and again for a key that it does not know. Until the
+    issuer serves them, it refuses tokens, and tries again every 10 s.
+    """
+    url = f"https://{issuer_host(plan)}{workload_identity.PATH}"
+    authority = Credentials.of(plan.garden).ca.files.certificate.read_text()
+    file = plan.cloud.directory / "authentication.json"
+    write_if_changed(file, json.dumps(configuration(url, audience(plan), authority), indent=2))
+    return {"authentication-config": str(file)}
+
+
+def configuration(url: str, audience: str, authority: str) -> dict[str, Any]:
+    """AuthenticationConfiguration that accepts tokens of one issuer, for one audience, with the trusted subjects.
+
+    ``authority``: PEM of the authority of the issuer's certificate.
     """
     subjects = f"gardener.cloud:workloadidentity:{_NAMESPACE}:"
-    configuration = {
+    return {
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AuthenticationConfiguration",
         "jwt": [
             {
-                "issuer": {
-                    "url": f"https://{issuer_host(plan)}{workload_identity.PATH}",
-                    "audiences": [audience(plan)],
-                    "certificateAuthority": Credentials.of(plan.garden).ca.files.certificate.read_text(),
-                },
+                "issuer": {"url": url, "audiences": [audience], "certificateAuthority": authority},
                 "claimValidationRules": [
                     {
                         "expression": f"claims.sub.startsWith('{subjects}')",
@@ -54,6 +63,3 @@ def trust(plan: Plan) -> dict[str, str]:
             }
         ],
     }
-    file = plan.cloud.directory / "authentication.json"
-    write_if_changed(file, json.dumps(configuration, indent=2))
-    return {"authentication-config": str(file)}
