@@ -34,11 +34,11 @@ from tests.garden_api_server import (
     OPERATOR,
     OTHER_NAMESPACE,
     STRANGER,
-    ApiServer,
     Garden,
     api_server,
     garden_of,
 )
+from tests.gardens import ApiServer
 from tests.unit.admission.test_seed_authorizer import Garden as Held
 from tests.unit.admission.test_seed_authorizer import shoot
 from tests.unit.kube.api_server import ApiServer as FakeApiServer
