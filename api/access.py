@@ -10,7 +10,9 @@ from typing import Any
 
 from api.constants import (
     CORE,
+    GARDEN_NAMESPACE,
     GARDENER_INFO,
+    ISSUER_KEYS,
     MANAGE_MEMBERS,
     MODIFY_MACHINE_TYPES,
     MODIFY_PROFILE_VERBS,
@@ -109,6 +111,12 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
             CODEC_SERVERS,
         ),
         *bound_role(SUBRESOURCE_SERVERS, _subresource_server(), SUBRESOURCE_SERVERS),
+        *bound_role(
+            SUBRESOURCE_SERVERS,
+            [rule([""], ["secrets"], ["get"]) | {"resourceNames": [ISSUER_KEYS]}],
+            SUBRESOURCE_SERVERS,
+            GARDEN_NAMESPACE,
+        ),
         *(seeds_access() if unrestricted_gardenlets else []),
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
         *(
@@ -272,6 +280,7 @@ def seeds_access() -> list[Manifest]:
     rules = [
         rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
         rule(["security.gardener.cloud"], ["*"], read),
+        rule(["security.gardener.cloud"], ["workloadidentities/token"], ["create"]),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], [*read, "patch"]),
         rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
         rule([""], ["namespaces"], [*read, "create", "patch"]),
@@ -318,7 +327,8 @@ def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> 
 
 
 def _subresource_server() -> list[Manifest]:
-    """Rights of the subresource server: to ask about users, to read the authorities of Shoots, and to bind Shoots.
+    """Rights of the subresource server: to ask about users, to read the authorities of Shoots, to bind Shoots, and to
+    read the objects that tokens of WorkloadIdentities name.
 
     A role cannot say that a name must end in ``.ca-client``, so the server may get each InternalSecret. It cannot list
     them.
@@ -331,6 +341,11 @@ def _subresource_server() -> list[Manifest]:
         # Admission asks for it when spec.seedName changes.
         rule(["core.gardener.cloud"], ["shoots/binding"], ["update"]),
         rule([""], ["configmaps"], ["get", "create", "patch"]),
+        rule(
+            ["core.gardener.cloud"], ["backupbuckets", "backupentries", "projects", "secretbindings", "seeds"], ["get"]
+        ),
+        rule(["security.gardener.cloud"], ["credentialsbindings", "workloadidentities"], ["get"]),
+        rule([""], ["namespaces"], ["get"]),
     ]
 
 

@@ -30,6 +30,7 @@ _KINDS = {
         "core.v1beta1.controller_deployment:ControllerDeployment",
         "core.v1beta1.controller_installation:ControllerInstallation",
         "security.v1alpha1.credentials_binding:CredentialsBinding",
+        "security.v1alpha1.workload_identity:WorkloadIdentity",
         "bastions.v1alpha1.bastion:Bastion",
     ),
     "seed": (

@@ -6,7 +6,7 @@ They travel inside ``providerConfig``, ``providerStatus`` and ``providerSpec`` o
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from api.model import ApiModel
 
@@ -30,6 +30,17 @@ class CloudProfileConfig(ApiModel):
     """CIDR from which machines get their addresses."""
     images_directory: str = ""
     """Directory on the cloud's host with image archives, mounted read-only into each machine."""
+
+
+class WorkloadIdentityConfig(ApiModel):
+    """``WorkloadIdentity.spec.targetSystem.providerConfig``: the cloud that accepts the tokens."""
+
+    api_version: _ApiVersion = API_VERSION
+    kind: Literal["WorkloadIdentityConfig"] = "WorkloadIdentityConfig"
+    server: str = Field(pattern=r"^https://[^\s/?#@]+/?$")
+    """URL of the cloud's API server."""
+    certificate_authority_data: str = ""
+    """PEM bundle in base64 of the authorities of its certificate; empty: the public authorities."""
 
 
 class InfrastructureStatus(ApiModel):

@@ -77,7 +77,6 @@ def zone(plan: Plan) -> str:
     return (
         f"$ORIGIN {plan.dns_zone}.\n$TTL 60\n"
         f"@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\nns A {plan.central_address}\n"
-        f"{plan.discovery_host}. A {plan.central_address}\n"
     )
 
 

@@ -25,7 +25,7 @@ from api.labels import pod_security
 from api.policies import deletion_protection
 from api.resources import CUSTOM_RESOURCE_DEFINITION, SEED
 from kube.client import KubeClient, Object
-from landscape import dns, object_store, pki
+from landscape import cloud, dns, object_store, pki
 from landscape.cluster import Credentials
 from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
@@ -39,7 +39,7 @@ GARDEN_NAMESPACE = "garden"
 BACKUP_SECRET = "backup-local"
 INTERNAL_DOMAIN_SECRET = "internal-domain"
 DEFAULT_DOMAIN_SECRET = "default-domain"
-DISCOVERY_PORT = 8445
+IDENTITY_BINDING = "local-identity"
 
 _TOKEN_LIFE = timedelta(hours=1)
 _CORE = "core.gardener.cloud/v1beta1"
@@ -78,7 +78,8 @@ async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
             client, cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig)
         )
         await apply(client, *bootstrap_tokens(plan, datetime.now(UTC)))
-        await apply(client, cloud_binding())
+        await apply(client, workload_identity(plan))
+        await apply(client, cloud_binding(), identity_binding())
 
 
 async def seed_ready(plan: Plan, name: str) -> bool:
@@ -191,7 +192,7 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
     role = "gardener.cloud/role"
     # Gardenlets may read these, and name them in their Seeds.
     readers = {f"{SEED_NAME_PREFIX}{seed.name}": "true" for seed in plan.seeds}
-    issuer_host = {issuer.HOSTNAME: f"{plan.discovery_host}:{DISCOVERY_PORT}"}
+    issuer_host = {issuer.HOSTNAME: f"{cloud.issuer_host(plan)}"}
     return [
         _secret(PROJECT_NAMESPACE, PROVIDER, {"kubeconfig": json.dumps(cloud_kubeconfig)}),
         _secret(GARDEN_NAMESPACE, BACKUP_SECRET, backup, readers),
@@ -221,6 +222,45 @@ def cloud_binding() -> Object:
             "namespace": PROJECT_NAMESPACE,
             "name": PROVIDER,
         },
+    }
+
+
+def workload_identity(plan: Plan) -> Object:
+    """Identity of the project at the cloud, which trusts the garden's tokens: see ``landscape.cloud``."""
+    authority = Credentials.of(plan.cloud).ca.files.certificate.read_bytes()
+    return {
+        "apiVersion": _SECURITY,
+        "kind": "WorkloadIdentity",
+        "metadata": {"name": PROVIDER, "namespace": PROJECT_NAMESPACE},
+        "spec": {
+            "audiences": [cloud.audience(plan)],
+            "targetSystem": {
+                "type": PROVIDER,
+                "providerConfig": {
+                    "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
+                    "kind": "WorkloadIdentityConfig",
+                    "server": plan.cloud.server,
+                    "certificateAuthorityData": b64encode(authority).decode(),
+                },
+            },
+        },
+    }
+
+
+def identity_binding() -> Object:
+    """Binding of the project to its identity at the cloud, in place of a kubeconfig."""
+    reference = {
+        "apiVersion": _SECURITY,
+        "kind": "WorkloadIdentity",
+        "namespace": PROJECT_NAMESPACE,
+        "name": PROVIDER,
+    }
+    return {
+        "apiVersion": _SECURITY,
+        "kind": "CredentialsBinding",
+        "metadata": {"name": IDENTITY_BINDING, "namespace": PROJECT_NAMESPACE},
+        "provider": {"type": PROVIDER},
+        "credentialsRef": reference,
     }
 
 
@@ -260,7 +300,7 @@ def bootstrap_tokens(plan: Plan, now: datetime) -> list[Object]:
 async def cloud_account(plan: Plan) -> dict[str, Any]:
     """Access of a tenant of the cloud: it can run machines, but has no rights of an administrator."""
     authority = Credentials.of(plan.cloud).ca
-    client = authority.issue("tenant", "tenant", ["tenants"])
+    client = authority.issue("tenant", "tenant", [cloud.TENANTS])
     rules = [
         rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
         rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
@@ -269,8 +309,8 @@ async def cloud_account(plan: Plan) -> dict[str, Any]:
         rule([""], ["namespaces/finalize"], ["update"]),
         rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]
-    async with connected(plan.kubeconfig("cloud")) as cloud:
-        await apply(cloud, *bound_role("tenants", rules, "tenants"))
+    async with connected(plan.kubeconfig("cloud")) as client_of_cloud:
+        await apply(client_of_cloud, *bound_role(cloud.TENANTS, rules, cloud.TENANTS))
     return pki.kubeconfig(plan.cloud.server, authority, client, "cloud")
 
 

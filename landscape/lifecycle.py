@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from landscape import (
     binaries,
+    cloud,
     containerd,
     dns,
     front_door,
@@ -214,7 +215,7 @@ class _Up:
         cluster = Cluster(self._plan, cluster_plan, self._binaries, self._processes)
         role: Role = "seed" if cluster_plan.is_seed else "cloud"
         with self._progress.step(f"{cluster_plan.name}: API server at {cluster_plan.server}"):
-            await cluster.start_control_plane()
+            await cluster.start_control_plane(cloud.trust(self._plan) if role == "cloud" else None)
         if cluster_plan.name == "cloud":
             self._cloud_serves.set()
             self._processes.start(public_addresses.process(self._plan))

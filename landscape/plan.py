@@ -218,8 +218,11 @@ class Plan:
 
     @property
     def discovery_host(self) -> str:
-        """Host at which the discovery server publishes the public keys of shoots."""
-        return f"discovery.{self.dns_zone}"
+        """Host at which the discovery server publishes the public keys of shoots, and of the garden.
+
+        An address, because the cloud's API server reads these keys, and this machine does not know the landscape's DNS.
+        """
+        return self.central_address
 
     @property
     def object_store_endpoint(self) -> str:

@@ -13,7 +13,7 @@ import yaml
 
 from api.constants import ADMISSION_AUTHORITY
 from api.resources import SERVICE_ACCOUNT
-from landscape import garden, pki
+from landscape import cloud, garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
@@ -146,6 +146,7 @@ def _controller_manager(plan: Plan) -> Config:
         "auditLog": str(plan.logs / "operations.jsonl"),
         # Tests wait for it.
         "gardenletLifecycle": {"lostSourcePatience": 60},
+        "workloadIdentities": {"publishedBeforeUse": 5},
         "health": _health(plan.central_address, 2718),
     }
 
@@ -202,7 +203,7 @@ def _discovery_server(plan: Plan) -> Config:
         "gardenClientConnection": _garden_connection(plan, "discovery-server"),
         "server": {
             "address": plan.central_address,
-            "port": garden.DISCOVERY_PORT,
+            "port": cloud.DISCOVERY_PORT,
             "certificateFile": str(certificate.certificate),
             "privateKeyFile": str(certificate.key),
         },

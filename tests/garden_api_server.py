@@ -61,6 +61,7 @@ def rights() -> list[Object]:
     kubeconfigs = ["shoots/adminkubeconfig", "shoots/viewerkubeconfig"]
     member = [rule(core, ["shoots"], ["*"]), rule([""], ["configmaps"], ["*"]), rule(core, kubeconfigs, ["create"])]
     viewer = [rule(core, ["shoots"], ["get"]), rule(core, kubeconfigs[1:], ["create"])]
+    tokens = [rule(["security.gardener.cloud"], ["workloadidentities/token"], ["create"])]
     lead = [rule([""], ["users"], ["impersonate"]) | {"resourceNames": [VICTOR]}]
     return [
         *_bound("member", member, [ALICE, ROBOT], NAMESPACE),
@@ -68,6 +69,8 @@ def rights() -> list[Object]:
         *_bound("member", member, [STRANGER], OTHER_NAMESPACE),
         *_bound("operator", [rule(["*"], ["*"], ["*"])], [OPERATOR]),
         *_bound("lead", lead, [ALICE]),
+        # The seed authorizer, which this garden lacks, grants a gardenlet the identities of its Shoots alone.
+        *_bound("seed", tokens, [f"gardener.cloud:system:seed:{each}" for each in ("seed-1", "seed-2")]),
     ]
 
 
@@ -209,7 +212,13 @@ class Garden:
         return {serial: json.loads(each) for serial, each in ((found or {}).get("data") or {}).items()}
 
     async def clear(self) -> None:
-        for resource in (resources.SHOOT, resources.INTERNAL_SECRET, resources.CONFIG_MAP):
+        for resource in (
+            resources.SHOOT,
+            resources.INTERNAL_SECRET,
+            resources.CONFIG_MAP,
+            resources.WORKLOAD_IDENTITY,
+            resources.CREDENTIALS_BINDING,
+        ):
             for namespace in NAMESPACES:
                 for each in await self.admin.list(resource, namespace):
                     await self.admin.patch(

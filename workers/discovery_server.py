@@ -1,8 +1,9 @@
 """Discovery server: serves the documents with which third parties verify service account tokens of shoots.
 
 ``GET /projects/<project>/shoots/<uid>/issuer/.well-known/openid-configuration`` and ``.../issuer/jwks`` return content
-of Secrets that gardenlets have published in the garden. Clients need no authentication, because the server reads and
-serves nothing but public keys. Source: Gardener's gardener-discovery-server.
+of Secrets that gardenlets have published in the garden. ``GET /garden/workload-identity/issuer/...`` does so for the
+issuer of WorkloadIdentities, whose documents the controller-manager publishes. Clients need no authentication, because
+the server reads and serves nothing but public keys. Source: Gardener's gardener-discovery-server.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import base64
 import binascii
 import json
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from aiohttp import web
 
 from api import resources
 from api.constants import SHOOT_ISSUER_NAMESPACE
-from api.decisions import issuer
+from api.decisions import issuer, workload_identity
 from api.model import ApiModel
 from kube.cache import Cache, Caches
 from kube.objects import label_selector
@@ -30,6 +32,9 @@ _FRESH_SECONDS = 60
 """``max-age`` of an answer. A new key may sign tokens earlier; a client that does not know a key asks again at once."""
 _PUBLIC = frozenset({"use", "kty", "kid", "alg", "n", "e", "crv", "x", "y", "key_ops"})
 """Members of a key that reveal nothing about its private part. Source: RFC 7517 and 7518."""
+
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class DiscoveryServerAddress(ApiModel):
@@ -55,16 +60,18 @@ async def run(config_path: str) -> None:
     config = load_config(DiscoveryServerConfig, config_path)
     client = kube_client(config.garden_client_connection)
     caches = Caches(client)
-    labels = label_selector(issuer.PUBLIC_KEYS)
-    published = caches.of(resources.SECRET, SHOOT_ISSUER_NAMESPACE, labels=labels)
+    published, of_garden = (
+        caches.of(resources.SECRET, SHOOT_ISSUER_NAMESPACE, labels=label_selector(labels))
+        for labels in (issuer.PUBLIC_KEYS, workload_identity.PUBLIC_KEYS)
+    )
     certificate = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
     health = Health()
     health_runner = await health.serve(config.health)
-    runner = web.AppRunner(application(published), access_log=None)
+    runner = web.AppRunner(application(published, of_garden), access_log=None)
     try:
         await runner.setup()
         await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=certificate.context).start()
-        await run_until_signal(_become_ready(published, health), certificate.follow())
+        await run_until_signal(_become_ready(health, published, of_garden), certificate.follow())
     finally:
         await runner.cleanup()
         await health_runner.cleanup()
@@ -72,24 +79,27 @@ async def run(config_path: str) -> None:
         await client.close()
 
 
-async def _become_ready(published: Cache, health: Health) -> None:
-    await published.synced()
+async def _become_ready(health: Health, *caches: Cache) -> None:
+    await asyncio.gather(*(each.synced() for each in caches))
     health.ready = True
-    log.info("serving the public keys of shoots")
+    log.info("serving the public keys of shoots and of workload identities")
     await asyncio.Event().wait()
 
 
-def application(published: Cache) -> web.Application:
-    """The server, with the two documents of each issuer."""
+def application(published: Cache, of_garden: Cache) -> web.Application:
+    """The server, with the two documents of each issuer.
 
-    def serve(key: str) -> Any:
+    ``published``: Secrets of the issuers of Shoots. ``of_garden``: the Secret of the issuer of WorkloadIdentities.
+    """
+
+    def serve(key: str, pattern: str, name_of: Callable[[Mapping[str, str]], str], secrets: Cache) -> Handler:
         async def handler(request: web.Request) -> web.Response:
-            name = issuer.secret_name(request.match_info["project"], request.match_info["uid"])
-            secret = published.get(name, SHOOT_ISSUER_NAMESPACE)
+            name, path = name_of(request.match_info), pattern.format(**request.match_info)
+            secret = secrets.get(name, SHOOT_ISSUER_NAMESPACE)
             if secret is None:
                 raise web.HTTPNotFound(text="no such issuer\n")
             try:
-                document = _document(secret["data"], key, request.match_info)
+                document = _document(secret["data"], key, path)
             except Unfit as error:
                 log.warning("Secret %s/%s is not served: %s", SHOOT_ISSUER_NAMESPACE, name, error)
                 raise web.HTTPNotFound(text="no such issuer\n") from None
@@ -98,19 +108,29 @@ def application(published: Cache) -> web.Application:
         return handler
 
     app = web.Application()
-    app.router.add_get(f"{issuer.PATH}/.well-known/openid-configuration", serve(issuer.OPENID_CONFIGURATION))
-    app.router.add_get(issuer.key_set_url(issuer.PATH), serve(issuer.KEY_SET))
+    for pattern, name_of, secrets in (
+        (issuer.PATH, _name_of_shoots_secret, published),
+        (workload_identity.PATH, lambda _: workload_identity.PUBLISHED, of_garden),
+    ):
+        for key, path in (
+            (issuer.OPENID_CONFIGURATION, f"{pattern}/.well-known/openid-configuration"),
+            (issuer.KEY_SET, issuer.key_set_url(pattern)),
+        ):
+            app.router.add_get(path, serve(key, pattern, name_of, secrets))
     return app
 
 
-def _document(data: dict[str, str], key: str, asked: Any) -> dict[str, Any]:
+def _name_of_shoots_secret(asked: Mapping[str, str]) -> str:
+    return issuer.secret_name(asked["project"], asked["uid"])
+
+
+def _document(data: dict[str, str], key: str, path: str) -> dict[str, Any]:
     """The document that a Secret holds under ``key``. Raises Unfit if it is of another issuer, or not public."""
     try:
         document = json.loads(base64.b64decode(data[key]))
     except (KeyError, binascii.Error, ValueError) as error:
         raise Unfit(f"{key} can't be read ({type(error).__name__})") from None
     if key == issuer.OPENID_CONFIGURATION:
-        path = issuer.PATH.format(**asked)
         own = {"issuer": path, "jwks_uri": issuer.key_set_url(path)}
         if not all(str(document.get(field)).endswith(end) for field, end in own.items()):
             raise Unfit(f"{key} is of another issuer")

@@ -13,17 +13,24 @@ from kube.errors import Forbidden
 
 
 async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
-    """The Secret to which the Shoot's binding refers; None if the Shoot names no binding.
+    """The Secret or WorkloadIdentity to which the Shoot's binding refers; None if the Shoot names no binding.
 
     Raises:
-        NotFound: if the binding or the Secret does not exist.
+        NotFound: if the binding or its credentials do not exist.
     """
     bound = binding_of(shoot)
     if bound is None:
         return None
     kind, name = bound
     credentials = kind.credentials(await garden.get(kind.resource, name, shoot["metadata"]["namespace"]))
-    return await garden.get(resources.SECRET, credentials.name, credentials.namespace)
+    wanted = resources.WORKLOAD_IDENTITY
+    is_identity = (credentials.api_version, credentials.kind) == (wanted.api_version, wanted.kind)
+    return await garden.get(wanted if is_identity else resources.SECRET, credentials.name, credentials.namespace)
+
+
+def is_workload_identity(credentials: Object) -> bool:
+    """Whether credentials are a WorkloadIdentity, and no Secret."""
+    return credentials.get("kind") == resources.WORKLOAD_IDENTITY.kind
 
 
 async def seed_credentials(garden: KubeClient, seed: str, reference: Mapping[str, Any]) -> Object:

@@ -14,7 +14,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.garden.credentials import cloud_credentials
+from activities.garden.credentials import cloud_credentials, is_workload_identity
 from activities.garden.events import MANAGER, MESSAGE_LIMIT, record
 from activities.garden.live import control_plane_of, find_shoot
 from activities.garden.status import last_error, patch_status
@@ -493,13 +493,17 @@ class ShootActivities:
     async def _credentials_version(self, live: dict[str, Any]) -> str:
         """Uid and version of the Secret with the cloud credentials; empty if the Secret cannot be found.
 
-        The task that copies the Secret decides whether a missing Secret is an error.
+        The task that copies the Secret decides whether a missing Secret is an error. The version of a WorkloadIdentity
+        is its generation: controllers write its status, labels and finalizers.
         """
         try:
             secret = await cloud_credentials(self._garden, live)
         except NotFound:
             secret = None
-        return f"{secret['metadata']['uid']}/{secret['metadata']['resourceVersion']}" if secret else ""
+        if secret is None:
+            return ""
+        version = secret["metadata"]["generation" if is_workload_identity(secret) else "resourceVersion"]
+        return f"{secret['metadata']['uid']}/{version}"
 
     async def _rotation_events(
         self, task: ShootTask, attempt: int, before: rotation.Status, after: rotation.Status

@@ -48,12 +48,13 @@ class InfrastructureActuator(LocalActuator):
         self._clouds = clouds
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
-        cloud = await self._clouds.connect(await required_secret_data(self._seed, extension), secret_name(extension))
+        data = await required_secret_data(self._seed, extension)
+        cloud = await self._clouds.connect(data, secret_name(extension))
         if (own := extension.spec.get("providerConfig")) is not None:
             provider_section(InfrastructureConfig, own, f"spec.providerConfig of {extension}")
         profile = cloud_profile_config(extension)
         namespace = infrastructure_namespace(extension.namespace)
-        with cloud_errors(f"making namespace {namespace} in the cloud"):
+        with cloud_errors(f"making namespace {namespace} in the cloud", data):
             live = await cloud.apply(
                 {
                     "apiVersion": "v1",
@@ -95,7 +96,7 @@ class InfrastructureActuator(LocalActuator):
         namespace = infrastructure_namespace(extension.namespace)
         try:
             cloud = await self._clouds.connect(data, secret_name(extension))
-            with cloud_errors(f"deleting namespace {namespace} in the cloud"):
+            with cloud_errors(f"deleting namespace {namespace} in the cloud", data):
                 live = await cloud.find(NAMESPACE, namespace)
                 if live is not None and not live["metadata"].get("deletionTimestamp"):
                     await cloud.delete(NAMESPACE, namespace, uid=live["metadata"]["uid"])

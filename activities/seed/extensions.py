@@ -20,6 +20,7 @@ from activities.garden.credentials import seed_credentials
 from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
+from activities.seed import workload_identity
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
@@ -39,6 +40,7 @@ from api.constants import (
 from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
 from api.decisions import ssh
 from api.decisions.registrations import Phase
+from api.decisions.workload_identity import is_identity
 from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
 from kube.errors import NotFound
 from kube.objects import owner_reference
@@ -541,20 +543,27 @@ class ExtensionActivities:
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
         garden = self._clusters.garden
-        if credentials.get("namespace"):  # credentials of the Seed; a Shoot names Secrets of its own namespace
-            source = await seed_credentials(garden, task.seed, credentials)
+        place = {"name": secret, "namespace": task.technical_id}
+        if is_identity(credentials):
+            identity = await garden.get(resources.WORKLOAD_IDENTITY, credentials["name"], task.shoot.namespace)
+            view = await self._clusters.cluster(task.technical_id)
+            await workload_identity.deploy_secret(self._clusters, identity, view.shoot, place, {})
         else:
-            source = await garden.get(resources.SECRET, credentials["name"], task.shoot.namespace)
-        await self._clusters.seed.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": secret, "namespace": task.technical_id},
-                "type": "Opaque",
-                "data": source.get("data", {}),
-            },
-            manager=extension.MANAGER,
-        )
+            if credentials.get("namespace"):  # credentials of the Seed; a Shoot names Secrets of its own namespace
+                source = await seed_credentials(garden, task.seed, credentials)
+            else:
+                source = await garden.get(resources.SECRET, credentials["name"], task.shoot.namespace)
+            await workload_identity.drop_token(self._clusters.seed, secret, task.technical_id)
+            await self._clusters.seed.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": place,
+                    "type": "Opaque",
+                    "data": source.get("data", {}),
+                },
+                manager=extension.MANAGER,
+            )
         spec = {
             "type": provider["type"],
             "secretRef": _secret_ref(secret, task),

@@ -8,8 +8,9 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters, patch_cluster
 from activities.errors import permanent
-from activities.garden.credentials import cloud_credentials
+from activities.garden.credentials import cloud_credentials, is_workload_identity
 from activities.heartbeat import heartbeating
+from activities.seed import workload_identity
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
@@ -118,10 +119,12 @@ class NamespaceActivities:
 
     @activity.defn
     async def deploy_cloud_secret(self, task: ShootTask) -> TaskResult:
-        """Copy the user's cloud credentials into the control-plane namespace.
+        """Copy the user's cloud credentials into the control-plane namespace, or get a token in place of them.
+
+        A second run changes nothing, and keeps the token of a WorkloadIdentity that is still good.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the binding or its Secret does not exist.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the binding or its credentials do not exist.
         """
         shoot = await self._shoot(task)
         try:
@@ -134,15 +137,19 @@ class NamespaceActivities:
                 f"cloud credentials of Shoot {task.shoot} cannot be read: {reason}; "
                 "create the binding and its Secret, or name others in the Shoot",
             )
+        place, labels = (
+            {"name": "cloudprovider", "namespace": task.technical_id},
+            {"gardener.cloud/purpose": "cloudprovider"},
+        )
+        if is_workload_identity(source):
+            await workload_identity.deploy_secret(self._clusters, source, shoot, place, labels)
+            return TaskResult(note=f"token of WorkloadIdentity {source['metadata']['name']}")
+        await workload_identity.drop_token(self._clusters.seed, place["name"], place["namespace"])
         await self._clusters.seed.apply(
             {
                 "apiVersion": "v1",
                 "kind": "Secret",
-                "metadata": {
-                    "name": "cloudprovider",
-                    "namespace": task.technical_id,
-                    "labels": {"gardener.cloud/purpose": "cloudprovider"},
-                },
+                "metadata": {**place, "labels": labels},
                 "type": "Opaque",
                 "data": source.get("data", {}),
             },

@@ -96,7 +96,9 @@ def references_in(shoot: Mapping[str, Any]) -> list[Reference]:
             add(SPEC / "resources" @ index / "resourceRef", kind, reference["name"])
     for index, provider in enumerate((spec.get("dns") or {}).get("providers") or ()):
         here = SPEC / "dns" / "providers" @ index
-        add(here / "credentialsRef", _REFERABLE["Secret"], (provider.get("credentialsRef") or {}).get("name"))
+        credentials = provider.get("credentialsRef") or {}
+        kind = _REFERABLE.get(credentials.get("kind") or "Secret", resources.SECRET)
+        add(here / "credentialsRef", kind, credentials.get("name"))
         add(here / "secretName", resources.SECRET, provider.get("secretName"))
     server = spec["kubernetes"].get("kubeAPIServer") or {}
     here = SPEC / "kubernetes" / "kubeAPIServer"

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from api import resources
 from api.constants import GARDEN_NAMESPACE
 from api.contracts.rotation import Kind
 from api.core.v1beta1.shoot import (
@@ -25,6 +26,7 @@ from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
+from api.meta import CrossVersionObjectReference
 from api.validation.components import check_component_values, check_encrypted
 from api.validation.field import Fault, Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
@@ -325,6 +327,15 @@ def check_cidr(cidr: str, path: Path, faults: Faults) -> None:
         faults.invalid(path, cidr, "overlaps with a reserved range (240.0.0.0/8 to 244.0.0.0/8)")
 
 
+def _check_version_of_identity(reference: CrossVersionObjectReference, path: Path, faults: Faults) -> None:
+    wanted = resources.WORKLOAD_IDENTITY
+    if reference.kind == wanted.kind and reference.api_version != wanted.api_version:
+        faults.unsupported(path / "apiVersion", reference.api_version, [wanted.api_version])
+
+
+_DNS_CREDENTIALS = ("Secret", "WorkloadIdentity")
+
+
 def _check_dns(dns: DNS | None, faults: Faults) -> None:
     if dns is None:
         return
@@ -342,6 +353,11 @@ def _check_dns(dns: DNS | None, faults: Faults) -> None:
             faults.required(here / "type", "must name the DNS provider")
         if provider.type == _UNMANAGED:
             continue
+        kind = provider.credentials_ref.kind if provider.credentials_ref else "Secret"
+        if kind not in _DNS_CREDENTIALS:
+            faults.unsupported(here / "credentialsRef" / "kind", kind, _DNS_CREDENTIALS)
+        if provider.credentials_ref is not None:
+            _check_version_of_identity(provider.credentials_ref, here / "credentialsRef", faults)
         if not provider.primary and credentials is None:
             faults.required(here / "credentialsRef", "a provider that is not primary needs credentials of its own")
         if provider.primary and dns.domain is None:
@@ -408,6 +424,7 @@ def _check_rest(spec: ShootSpec, faults: Faults) -> None:
         kinds = ("Secret", "ConfigMap", "WorkloadIdentity")
         if resource.resource_ref.kind not in kinds:
             faults.unsupported(SPEC / "resources" @ index / "resourceRef" / "kind", resource.resource_ref.kind, kinds)
+        _check_version_of_identity(resource.resource_ref, SPEC / "resources" @ index / "resourceRef", faults)
     if spec.addons is not None and spec.purpose != "evaluation":
         faults.forbidden(SPEC / "addons", "allowed for Shoots of purpose evaluation only")
 

@@ -1,4 +1,4 @@
-"""Requests by a name of the landscape's DNS, which trust exactly one authority."""
+"""Requests by a name of the landscape's DNS, or by an address, which trust exactly one authority."""
 
 import http.client
 import socket
@@ -15,7 +15,8 @@ def get(
     """Status and content; ``authority``: PEM. A body is posted."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    raw = socket.create_connection((shoot.address_of(host), parts.port or 443), 10)
+    address = host if host.replace(".", "").isdigit() else shoot.address_of(host)
+    raw = socket.create_connection((address, parts.port or 443), 10)
     connection = http.client.HTTPSConnection(parts.netloc, timeout=10)
     connection.sock = ssl.create_default_context(cadata=authority).wrap_socket(raw, server_hostname=host)
     try:

@@ -44,6 +44,7 @@ from api.meta import KubeObject
 from api.names import backup_entry_names, domains_above
 from api.resources import Object, Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
+from api.security.v1alpha1.workload_identity import WorkloadIdentity
 from api.validation.bastion import (
     check_bastion,
     check_bastion_change,
@@ -77,6 +78,7 @@ from api.validation.quota import check_quota, check_quotas_of_binding
 from api.validation.references import ProfileChange, World, check_references, needed_extensions, references
 from api.validation.shoot import check_shoot
 from api.validation.warnings import warnings
+from api.validation.workload_identity import check_no_identity, check_target_type, check_workload_identity
 from workers.admission.indexes import (
     BINDINGS_BY_QUOTA,
     ENTRIES_BY_BUCKET,
@@ -169,6 +171,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
     await _check_seed_choice(review, shoot, old, garden)
     await require_for_shoot(review, garden, shoot, old)
+    await _check_dns_identities(review, shoot, old, garden)
     world = await _world(shoot, old, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     await check_binding_switch(review, shoot, old, garden)
@@ -196,6 +199,19 @@ async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden:
         raise Refusal.forbidden(
             review, f"{text}: this garden has no managed issuer: an operator can set one up (a Secret with {SELECTOR})"
         )
+
+
+async def _check_dns_identities(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """Each WorkloadIdentity that a Shoot names for DNS must be for the type of that provider."""
+    known = ((old.spec.dns and old.spec.dns.providers) or []) if old is not None else []
+    for index, provider in enumerate((shoot.spec.dns and shoot.spec.dns.providers) or []):
+        reference = provider.credentials_ref
+        if reference is None or reference.kind != resources.WORKLOAD_IDENTITY.kind or provider in known:
+            continue
+        identity = await garden.find(resources.WORKLOAD_IDENTITY, reference.name, review.namespace)
+        if identity is not None:  # another check reports that it does not exist
+            path = Path("spec") / "dns" / "providers" @ index / "credentialsRef"
+            refuse_forbidden(review, check_target_type(path, identity, [provider.type or ""]))
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -417,6 +433,7 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
 async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
     faults = Faults()
     for path, reference in seed_credentials(seed):
+        faults.found += check_no_identity(path, reference.to_wire(), "backups and DNS of seeds").found
         if reference.kind in (None, "Secret") and not await garden.find(
             resources.SECRET, reference.name or "", reference.namespace
         ):
@@ -550,6 +567,10 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
         if not await garden.find(resource, name, namespace):
             where = f"{namespace}/{name}"
             raise Refusal.forbidden(review, f'{path}: Not found: "{where}": there is no such {resource.kind}')
+    if bound[0][1] == resources.WORKLOAD_IDENTITY:
+        identity = await garden.find(resources.WORKLOAD_IDENTITY, credentials.name, credentials.namespace)
+        types = ((wire.get("provider") or {}).get("type") or "").split(",")
+        refuse_forbidden(review, check_target_type(Path(kind.credentials_field), identity or {}, types))
     quotas = [await garden.find(resources.QUOTA, name, namespace) for _, _, namespace, name in bound[1:]]
     refuse_forbidden(review, check_quotas_of_binding([each for each in quotas if each is not None]))
 
@@ -571,11 +592,29 @@ async def validate_shoot_state(review: Review, garden: Garden) -> list[str]:
     return []
 
 
+async def mutate_workload_identity(review: Review, garden: Garden) -> Object:
+    """Set the label by which webhooks of a provider's extension select its WorkloadIdentities."""
+    identity, _ = review.models(WorkloadIdentity)
+    label_for_extensions(identity, identity.spec.target_system.type)
+    return identity.to_wire()
+
+
+async def validate_workload_identity(review: Review, garden: Garden) -> list[str]:
+    """A deletion is not refused: finalizers delay it until no binding and no Shoot refers to the WorkloadIdentity."""
+    if review.operation == "DELETE" or not review.spec_changed or review.deleting:
+        return []
+    refuse_invalid(review, check_workload_identity(*review.models(WorkloadIdentity)))
+    return []
+
+
 async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         users = await garden.by_index(ENTRIES_BY_BUCKET, review.name)
         if users:
             raise Refusal.forbidden(review, f"it holds BackupEntries: {', '.join(map(_name, users[:5]))}")
+    elif review.spec_changed and not review.deleting:
+        reference = ((review.object or {}).get("spec") or {}).get("credentialsRef")
+        refuse_forbidden(review, check_no_identity(Path("spec") / "credentialsRef", reference, "backups"))
     return []
 
 
@@ -649,6 +688,7 @@ MUTATORS: dict[Resource, Mutate] = {
     resources.SECRET_BINDING: mutate_binding,
     resources.INTERNAL_SECRET: mutate_internal_secret,
     resources.CREDENTIALS_BINDING: mutate_binding,
+    resources.WORKLOAD_IDENTITY: mutate_workload_identity,
     resources.OPERATIONS_BASTION: mutate_bastion,
 }
 """Handlers of creations and updates, which set defaults. The webhook rules are made from these tables."""
@@ -663,6 +703,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.SHOOT_STATE: validate_shoot_state,
     resources.CORE_BACKUP_BUCKET: validate_backup_bucket,
     resources.CREDENTIALS_BINDING: validate_binding,
+    resources.WORKLOAD_IDENTITY: validate_workload_identity,
     resources.OPERATIONS_BASTION: validate_bastion,
     resources.EXPOSURE_CLASS: warn_of_exposure_class,
     # Both versions, so that the author of an object is told the faults by the names of the fields that it wrote.

@@ -28,6 +28,7 @@ from api.constants import (
     ADMISSION_AUTHORITY,
     ADMISSION_WEBHOOK_AUTHORITY,
     GARDEN_NAMESPACE,
+    ISSUER_KEYS,
     SEED_LEASE_NAMESPACE,
     SEED_USER_PREFIX,
     SEEDS_GROUP,
@@ -75,7 +76,7 @@ RECORDED = issued_kubeconfigs("").removeprefix(".")
 _APPLY = ("get", "create", "patch")
 _WRITE = (*_APPLY, "update", "delete")
 _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
-_KEYS_OF_ADMISSION = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY)}
+_KEYS_OF_GARDEN = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY, ISSUER_KEYS)}
 """Secrets that no gardenlet may read, whatever object refers to them."""
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
 _READS = 10
@@ -152,7 +153,7 @@ class Right:
 
 def rights(request: Request) -> list[Right]:
     """Rights that allow a request if their conditions are true."""
-    if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_ADMISSION:
+    if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_GARDEN:
         return []
     return [each for each in RIGHTS.get(request.resource, ()) if each.covers(request)]
 
@@ -403,11 +404,10 @@ async def _profile_of_shoot(request: Request, garden: Lookup) -> bool:
 
 
 async def _credentials(request: Request, garden: Lookup) -> bool:
-    """Whether a binding of a Shoot that is at home in this seed refers to the Secret, in any namespace."""
+    """Whether a binding of a Shoot that is at home in this seed refers to the credentials, in any namespace."""
+    where = place(request.namespace, request.name, request.resource)
     for kind in BINDINGS.values():
-        for binding in await garden.by_index(
-            BINDINGS_BY_CREDENTIALS[kind.resource], place(request.namespace, request.name)
-        ):
+        for binding in await garden.by_index(BINDINGS_BY_CREDENTIALS[kind.resource], where):
             if await _binds_home(kind, binding, request, garden):
                 return True
     return False
@@ -502,7 +502,12 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.INTERNAL_SECRET: (Right(_WRITE, _published),),
     resources.SECRET_BINDING: (Right(("get",), _needed_by_shoot),),
     resources.CREDENTIALS_BINDING: (Right(("get",), _needed_by_shoot),),
-    resources.WORKLOAD_IDENTITY: (Right(("get",), _needed_by_shoot),),
+    # No condition for Seeds and BackupBuckets: admission refuses theirs.
+    resources.WORKLOAD_IDENTITY: tuple(
+        Right(verbs, condition, (subresource,))
+        for condition in (_needed_by_shoot, _credentials)
+        for verbs, subresource in ((("get",), ""), (("create",), "token"))
+    ),
     resources.OPERATIONS_BASTION: (_READABLE, Right(("patch",), _own_bastion, _OBJECT_AND_STATUS)),
     resources.SECRET: (
         Right(_WRITE, _published),

@@ -36,6 +36,10 @@ from workers.controller_manager.watchers.rotations import RotationWatcher
 from workers.controller_manager.watchers.schedules import ScheduleWatcher
 from workers.controller_manager.watchers.seeds import SeedWatcher
 from workers.controller_manager.watchers.shoots import ShootWatcher
+from workers.controller_manager.workload_identities import (
+    WorkloadIdentityConfig,
+    run_workload_identity_controllers,
+)
 from workers.lib import registry
 from workers.lib.callers import Callers
 from workers.lib.codec import sealings
@@ -64,6 +68,7 @@ class ControllerManagerConfig(ApiModel):
     gardenlet_lifecycle: GardenletLifecycleConfig = GardenletLifecycleConfig()
     bastions: BastionConfig = BastionConfig()
     projects: ProjectConfig = ProjectConfig()
+    workload_identities: WorkloadIdentityConfig = WorkloadIdentityConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended. None: there is no audit log."""
@@ -134,6 +139,7 @@ async def run(config_path: str) -> None:
                 run_lifetime_controller(garden, caches),
                 run_bastion_controller(garden, caches, config.bastions),
                 run_seed_certificate_controller(garden, caches),
+                run_workload_identity_controllers(garden, caches, config.workload_identities),
                 run_gardenlet_lifecycle_controller(garden, caches, config.gardenlet_lifecycle),
             ]
             parts.append(run_as_leader(garden, config.leader_election, "gardener-controller-manager", *controllers))

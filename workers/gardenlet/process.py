@@ -26,6 +26,7 @@ from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.seed_care import SeedCare
 from workers.gardenlet.shoot_states import ShootStateController
+from workers.gardenlet.token_requestor import TokenRequestor
 from workers.lib import registry
 from workers.lib.codec import sealings
 from workers.lib.heartbeats import THROTTLE, Heartbeats
@@ -96,6 +97,7 @@ async def run(config_path: str) -> None:
                 RemainsController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
+                TokenRequestor(clusters).run(),
             ),
         )
     finally:

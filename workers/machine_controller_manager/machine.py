@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from api.decisions.conditions import find_condition
+from api.decisions.workload_identity import PURPOSE, TOKEN_REQUESTOR
 from api.machine.codes import MachineCode
 from api.machine.names import FORCE_DELETION_LABEL, NODE_LABEL, USER_DATA_KEY
 from api.machine.objects import is_deleting, phase_of
 from api.resources import MACHINE, MACHINE_CLASS, NODE, SECRET
 from api.times import timestamp
-from kube.cache import Caches, Key
+from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import ApiError, Conflict, NotFound
@@ -65,6 +66,9 @@ class MachineController:
         self._controller = Controller("machines", self._reconcile, workers=20, longest_delay=15.0)
         self._controller.watch(self._machines)
         self._controller.watch(self._nodes, keys=self._machine_of_node, when=_matters)
+        # A reconcile hands a renewed token to the driver, whose watch of the cloud must not go on with the old one.
+        tokens = seed_caches.of(SECRET, config.namespace, labels=f"{PURPOSE}={TOKEN_REQUESTOR}")
+        self._controller.watch(tokens, keys=lambda _: [key_of(each) for each in self._machines.list()])
 
     async def run(self) -> None:
         """Run until cancelled."""

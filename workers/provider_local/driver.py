@@ -65,7 +65,7 @@ class LocalDriver:
     async def create(self, machine: Mapping[str, Any], class_: ResolvedClass, user_data: bytes) -> str:
         """Create the Secret with the user data, then the pod. A second run finds both by the name of the machine."""
         name = _name(machine)
-        with _machine_errors(f"creating machine {name}"):
+        with _machine_errors(f"creating machine {name}", class_):
             spec = _provider_spec(class_)
             cloud = await self._connect(class_)
             secret = user_data_secret(name, spec.namespace, user_data, {MACHINE_LABEL: name})
@@ -76,7 +76,7 @@ class LocalDriver:
 
     async def status(self, machine: Mapping[str, Any], class_: ResolvedClass) -> str:
         name = _name(machine)
-        with _machine_errors(f"finding machine {name}"):
+        with _machine_errors(f"finding machine {name}", class_):
             spec = _provider_spec(class_)
             cloud = await self._connect(class_)
             if await cloud.find(POD, name, spec.namespace) is None:
@@ -85,7 +85,7 @@ class LocalDriver:
 
     async def delete(self, machine: Mapping[str, Any], class_: ResolvedClass) -> bool:
         name = _name(machine)
-        with _machine_errors(f"deleting machine {name}"):
+        with _machine_errors(f"deleting machine {name}", class_):
             namespace = _provider_spec(class_).namespace
             cloud = await self._connect(class_)
             pod = await cloud.find(POD, name, namespace)
@@ -97,7 +97,7 @@ class LocalDriver:
         return True
 
     async def machines(self, class_: ResolvedClass) -> MachinePods:
-        with _machine_errors(f"listing machines of {MACHINE_CLASS.kind} {class_.name}"):
+        with _machine_errors(f"listing machines of {MACHINE_CLASS.kind} {class_.name}", class_):
             caches = await self._clouds.caches(class_.credentials, class_.credentials_secret)
             return MachinePods(caches.of(POD, _provider_spec(class_).namespace, labels=MACHINE_LABEL))
 
@@ -109,10 +109,10 @@ class LocalDriver:
 
 
 @contextlib.contextmanager
-def _machine_errors(doing: str) -> Iterator[None]:
+def _machine_errors(doing: str, class_: ResolvedClass) -> Iterator[None]:
     """Turn errors of the cloud, and of the sections of a MachineClass, into errors of machines."""
     try:
-        with cloud_errors(doing):
+        with cloud_errors(doing, class_.credentials):
             yield
     except ApplicationError as error:
         raise MachineError(_CODES.get(error.type or "", MachineCode.INTERNAL), error.message) from None

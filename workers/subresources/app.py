@@ -13,17 +13,19 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import Histogram
 
-from api import resources
-from api.constants import CORE
+from api.constants import CORE, SECURITY
 from api.resources import Resource
+from api.security.v1alpha1.token_request import TokenRequest
 from kube.client import KubeClient
 from kube.errors import ApiError
 from workers.lib.access import User, may
 from workers.subresources import bindings, bodies, kubeconfigs
+from workers.subresources.bodies import M
 from workers.subresources.kubeconfigs import Kind, Kubeconfigs
 from workers.subresources.limits import Users, limited
 from workers.subresources.refusals import Refusal, bad_request, forbidden, internal, not_found, of_garden, of_http
 from workers.subresources.requesters import Requesters
+from workers.subresources.tokens import TOKEN, Tokens
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ SECONDS = Histogram(
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1, 5),
 )
 
+_IDENTITIES = f"/apis/{SECURITY}/v1alpha1/namespaces/{{namespace}}/workloadidentities/{{name}}"
 _SHOOTS = f"/apis/{CORE}/v1beta1/namespaces/{{namespace}}/shoots/{{name}}"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _REQUEST_BYTES = 64 * 1024
@@ -55,13 +58,11 @@ def application(
     garden: KubeClient, requesters: Requesters, issuer: Kubeconfigs, users: Users, *, requests_at_once: int
 ) -> web.Application:
     """The server's routes. To add a subresource: a route, with the verb that its users need."""
+    tokens = Tokens(garden)
 
     def of_kind(kind: Kind) -> Handler:
         async def create(request: web.Request, namespace: str, name: str, user: User) -> web.Response:
-            body = await bodies.read_object(request, _REQUEST_BYTES, _BODY_SECONDS)
-            asked, warnings = bodies.read(kind.model, body, request)
-            if asked.metadata.name not in ("", name) or asked.metadata.namespace not in ("", namespace):
-                raise bad_request("metadata of the object does not match the name and the namespace on the URL")
+            asked, warnings = await _read(kind.model, request, namespace, name)
             answer = await issuer.issue(kind, namespace, name, asked, user, dry_run=bodies.dry_run(request))
             return _answer(answer.to_wire(), 201, warnings)
 
@@ -72,12 +73,28 @@ def application(
         dry_run = bodies.dry_run(request)
         return _answer(await bindings.bind(garden, namespace, name, wanted, user, dry_run=dry_run), 200, [])
 
+    async def make_token(request: web.Request, namespace: str, name: str, user: User) -> web.Response:
+        asked, warnings = await _read(TokenRequest, request, namespace, name)
+        answer, more = await tokens.issue(namespace, name, asked, user, dry_run=bodies.dry_run(request))
+        return _answer(answer.to_wire(), 201, [*warnings, *more])
+
     app = web.Application(middlewares=[_as_status, _at_once(requests_at_once)])
     for kind in (kubeconfigs.ADMIN, kubeconfigs.VIEWER):
         app.router.add_route("*", f"{_SHOOTS}/{kind.subresource}", of_kind(kind))
     binding = _served(garden, requesters, users, {"PUT": ("update", bindings.BINDING, bind)})
     app.router.add_route("*", f"{_SHOOTS}/binding", binding)
+    app.router.add_route(
+        "*", f"{_IDENTITIES}/token", _served(garden, requesters, users, {"POST": ("create", TOKEN, make_token)})
+    )
     return app
+
+
+async def _read(model: type[M], request: web.Request, namespace: str, name: str) -> tuple[M, list[str]]:
+    """The object in the body, which may name the object of the URL and no other one, and warnings. Raises Refusal."""
+    asked, warnings = bodies.read(model, await bodies.read_object(request, _REQUEST_BYTES, _BODY_SECONDS), request)
+    if asked.metadata.name not in ("", name) or asked.metadata.namespace not in ("", namespace):
+        raise bad_request("metadata of the object does not match the name and the namespace on the URL")
+    return asked, warnings
 
 
 _Serve = Callable[[web.Request, str, str, User], Awaitable[web.Response]]
@@ -103,12 +120,12 @@ def _served(
         verb, resource, serve = methods[request.method]
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
-            raise not_found(resources.SHOOT, name[:253])
+            raise not_found(_parent(resource), name[:253])
         bodies.check_accept(request)
         if not await may(garden, user, verb, resource, namespace, name):
             log.warning("user %r may not %s %s %s/%s", user.name, verb, resource.plural, namespace, name)
             raise forbidden(
-                replace(resource, plural="shoots"),
+                _parent(resource),
                 name,
                 f'User "{user.name}" cannot {verb} resource "{resource.plural}" in API group "{resource.group}" in the '
                 f'namespace "{namespace}"',
@@ -116,6 +133,11 @@ def _served(
         return await serve(request, namespace, name, user)
 
     return handle
+
+
+def _parent(subresource: Resource) -> Resource:
+    """The kind that has a subresource."""
+    return replace(subresource, plural=subresource.plural.partition("/")[0])
 
 
 def _answer(content: object, status: int, warnings: list[str]) -> web.Response:

@@ -41,7 +41,7 @@ async def asked(garden: ApiServer, path: str) -> tuple[int, str, Any]:
         caches = Caches(client)
         published = caches.of(resources.SECRET, NAMESPACE)
         await published.synced()
-        async with TestClient(TestServer(application(published))) as http:
+        async with TestClient(TestServer(application(published, caches.of(resources.SECRET, NAMESPACE)))) as http:
             answer = await http.get(path)
             document = await answer.json() if answer.status == 200 else await answer.text()
             result = answer.status, answer.headers.get("Cache-Control", ""), document

@@ -1,0 +1,54 @@
+"""Validation of WorkloadIdentities, and of references to them. Source: spec/api-core.md 9, 10.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from api import resources
+from api.decisions.workload_identity import longest_name
+from api.resources import ObjectView
+from api.security.v1alpha1.workload_identity import WorkloadIdentity
+from api.validation.field import Faults, Path
+
+_SPEC = Path("spec")
+
+
+def check_workload_identity(identity: WorkloadIdentity, old: WorkloadIdentity | None) -> Faults:
+    """All faults that the schema does not find."""
+    faults = Faults()
+    spec, metadata = identity.spec, identity.metadata
+    faults.duplicates(_SPEC / "audiences", spec.audiences)
+    for index, audience in enumerate(spec.audiences):
+        if not audience.strip() or not audience.isprintable():
+            faults.invalid(_SPEC / "audiences" @ index, audience, "must be text without control characters")
+    if old is not None:
+        faults.fixed(_SPEC / "targetSystem" / "type", old.spec.target_system.type, spec.target_system.type)
+    elif len(metadata.name) > (longest := longest_name(metadata.namespace)):
+        faults.invalid(
+            Path("metadata") / "name",
+            metadata.name,
+            f"must have at most {longest} characters in namespace {metadata.namespace}: claim sub of the tokens holds "
+            "both names and a uid, and has at most 255",
+        )
+    return faults
+
+
+def check_target_type(path: Path, identity: ObjectView, types: Iterable[str]) -> Faults:
+    """Fault of a reference to a WorkloadIdentity for another provider type than those of its user."""
+    faults = Faults()
+    target, wanted = identity["spec"]["targetSystem"]["type"], list(types)
+    if wanted != [target]:
+        faults.forbidden(
+            path,
+            f"the WorkloadIdentity is for provider type {target} (spec.targetSystem.type), this is for "
+            f"{', '.join(wanted) or 'none'}: name another one",
+        )
+    return faults
+
+
+def check_no_identity(path: Path, reference: Mapping[str, str | None] | None, what: str) -> Faults:
+    """Fault of a reference to a WorkloadIdentity where no process of a seed uses its tokens."""
+    faults = Faults()
+    if (reference or {}).get("kind") == resources.WORKLOAD_IDENTITY.kind:
+        faults.forbidden(path, f"{what} with tokens of a WorkloadIdentity are not supported: name a Secret")
+    return faults
