@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from api.constants import (
+    AUTHENTICATION,
     CORE,
     GARDEN_NAMESPACE,
     GARDENER_INFO,
@@ -18,6 +19,7 @@ from api.constants import (
     MODIFY_PROFILE_VERBS,
     MODIFY_TOLERATIONS_WHITELIST,
     OPERATIONS,
+    RECORD,
     REPAIR_VERB,
     ROLE,
     SECURITY,
@@ -338,6 +340,8 @@ def _subresource_server() -> list[Manifest]:
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
         rule(["core.gardener.cloud"], ["internalsecrets"], ["get"]),
         rule(["core.gardener.cloud"], ["shoots"], ["get", "patch"]),
+        # The server names the user who asked for a binding, and admission records that name as the author's.
+        rule([AUTHENTICATION], ["authors"], [RECORD]),
         # Admission asks for it when spec.seedName changes.
         rule(["core.gardener.cloud"], ["shoots/binding"], ["update"]),
         rule([""], ["configmaps"], ["get", "create", "patch"]),

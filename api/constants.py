@@ -99,6 +99,9 @@ REPAIR_VERB = "repair"
 """Verb of RBAC on shoots of core.gardener.cloud for users who may write annotations of a repair."""
 
 # Custom verbs of RBAC, which admission asks for in addition to update.
+RECORD = "record"
+"""On authors of authentication.gardener.cloud, not in Gardener: name another user as the author of a binding, in the
+annotation ``changed-by``. No object is of that resource, and a role with all verbs on Shoots does not hold the verb."""
 MANAGE_MEMBERS = "manage-members"
 """On projects: change the owner, or members who are users or groups, or give a ServiceAccount this verb."""
 MODIFY_TOLERATIONS_WHITELIST = "modify-spec-tolerations-whitelist"
@@ -118,7 +121,8 @@ gardenlet although it is still valid."""
 CONFIRMATION_DELETION = "confirmation.gardener.cloud/deletion"
 CONFIRMATION_FORCE_DELETION = "confirmation.gardener.cloud/force-deletion"
 CHANGED_BY = "gardener.cloud/changed-by"
-"""Annotation, not in Gardener: user who wrote the present spec, or requested an operation last. Admission writes it."""
+"""Annotation, not in Gardener: user who wrote the present spec, chose the seed by shoots/binding, or requested an
+operation last. Admission writes it."""
 DELETION_CONFIRMED_BY = "deletion.gardener.cloud/confirmed-by"
 CREATED_BY = "gardener.cloud/created-by"
 BASTION_UID = "operations.gardener.cloud/bastion-uid"

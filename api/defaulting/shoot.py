@@ -76,6 +76,9 @@ class Surroundings:
     random: Random
     default_domains: frozenset[str] = frozenset()
     """Default domains of Seeds; those that are not above the Shoot's domain may be missing."""
+    binder: str = ""
+    """Name of the user who chose the seed, if another process writes the Shoot for that user. Admission has checked
+    that the process may name its users."""
 
 
 def default_shoot(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None:
@@ -133,6 +136,8 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
         meta.annotate(constants.CREATED_BY, before[constants.CREATED_BY])
     if old is None or _is_user_change(shoot, old):
         meta.annotate(constants.CHANGED_BY, around.user)
+    elif around.binder:
+        meta.annotate(constants.CHANGED_BY, around.binder)
     elif constants.CHANGED_BY in before:
         meta.annotate(constants.CHANGED_BY, before[constants.CHANGED_BY])
     _default_confirmation(shoot, before, around.user)
@@ -153,6 +158,13 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
     }
     if kept | wanted != meta.labels:
         meta.labels = kept | wanted
+
+
+def only_bound(shoot: Shoot, old: Shoot) -> bool:
+    """Whether a change chooses a seed, and requests nothing else."""
+    bound = shoot.spec.seed_name != old.spec.seed_name
+    others_are_same = shoot.spec.model_copy(update={"seed_name": old.spec.seed_name}) == old.spec
+    return bound and others_are_same and not _is_user_change(shoot, old)
 
 
 def _is_user_change(shoot: Shoot, old: Shoot) -> bool:

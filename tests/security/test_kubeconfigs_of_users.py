@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,12 +10,17 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from prometheus_client import REGISTRY
 
 from activities.secrets.crypto import load_private
 from api import resources
+from api.access import OPERATORS, SUBRESOURCE_SERVERS
+from api.constants import CHANGED_BY
+from api.resources import Object, Resource
+from kube.client import KubeClient
 from kube.errors import Forbidden
 from landscape import pki
 from tests.garden_api_server import (
@@ -22,6 +28,7 @@ from tests.garden_api_server import (
     NAMESPACE,
     OPERATOR,
     OTHER_NAMESPACE,
+    SERVER,
     STRANGER,
     VICTOR,
     Garden,
@@ -29,7 +36,10 @@ from tests.garden_api_server import (
     garden_of,
 )
 from tests.gardens import ApiServer
+from tests.unit.admission.webhooks import FakeGarden, ask, patched
 from tests.unit.kube.waiting import until
+from workers.admission.app import application
+from workers.lib.access import User, may
 from workers.subresources import kubeconfigs
 
 pytestmark = [
@@ -406,6 +416,56 @@ async def test_a_kubeconfig_is_signed_by_the_shoots_own_authority(garden: Garden
     assert [each.value for each in answer.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
         "gardener.cloud:admin:alice"
     ]
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=12)
+async def test_the_author_of_a_binding_is_the_servers_word_and_no_other_users(
+    server: ApiServer, garden: Garden, tmp_path: Path
+) -> None:
+    """Admission asks the garden whether the author of a write may name another user. A member may choose a seed here,
+    and an operator's process may write each Shoot; both name a victim."""
+    before = await garden.admin.get(resources.SHOOT, "demo", NAMESPACE)
+    before["metadata"]["annotations"] = {CHANGED_BY: STRANGER}
+    await garden.admin.replace(before)
+    before = await garden.admin.get(resources.SHOOT, "demo", NAMESPACE)
+    asked = copy.deepcopy(before)
+    asked["spec"]["seedName"] = "seed-1"
+    bound = (await garden.ask(OPERATOR, "binding", method="PUT", body=asked)).content
+    assert bound["metadata"]["annotations"][CHANGED_BY] == OPERATOR, "the server names its requester"
+    forged = copy.deepcopy(before)
+    forged["metadata"]["annotations"][CHANGED_BY] = VICTOR
+    forged["spec"]["seedName"] = "seed-1"
+    with_more = copy.deepcopy(bound)
+    with_more["spec"]["purpose"] = "production"
+
+    async with server.client(SERVER) as asks, TestClient(TestServer(application(_Rights(asks)))) as admission:
+
+        async def author(user: str, group: str, new: Object) -> str:
+            return await _recorded(admission, User(user, (group, "system:authenticated")), new, before)
+
+        assert await author(SERVER, SUBRESOURCE_SERVERS, bound) == OPERATOR
+        assert await author(ALICE, "staff", forged) == STRANGER
+        assert await author(VICTOR, SUBRESOURCE_SERVERS + "-2", forged) == STRANGER
+        assert await author("gardener.cloud:system:scheduler", OPERATORS, forged) == STRANGER
+        assert await author(SERVER, SUBRESOURCE_SERVERS, with_more) == STRANGER, "its word counts for the seed alone"
+
+
+class _Rights(FakeGarden):
+    """Admission's view of a garden, whose API server says what a user may do."""
+
+    def __init__(self, client: KubeClient) -> None:
+        super().__init__()
+        self.client = client
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
+        return await may(self.client, user, verb, resource, namespace or "", name)
+
+
+async def _recorded(admission: TestClient[Any, Any], user: User, new: Object, old: Object) -> str:
+    """Name that admission records as the author of a change."""
+    response = await ask(admission, "/mutate", "UPDATE", new, old, user=user.name, groups=user.groups)
+    stored = patched(copy.deepcopy(new), response) if "patch" in response else new
+    return str(stored["metadata"]["annotations"][CHANGED_BY])
 
 
 @pytest.mark.attack(actor="T1", asset="A1", finding=12)

@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from api import resources
 from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import (
+    AUTHENTICATION,
     AUTHENTICATION_ISSUER,
+    CHANGED_BY,
     CONTROL_PLANE_MIGRATION,
     FINALIZER,
     GARDEN_NAMESPACE,
     MIGRATION_BAD_CASE,
     PROJECT_NAME,
+    RECORD,
     REPAIR_VERB,
     SECURITY,
     SEED_NAME_PREFIX,
@@ -39,7 +42,7 @@ from api.decisions.lifetime import lifetime
 from api.decisions.profiles import profile_of, profile_reference, root_of
 from api.defaulting.bastion import default_bastion
 from api.defaulting.project import default_project
-from api.defaulting.shoot import Surroundings, default_shoot
+from api.defaulting.shoot import Surroundings, default_shoot, only_bound
 from api.meta import KubeObject
 from api.names import backup_entry_names, domains_above
 from api.resources import Object, Resource
@@ -117,6 +120,7 @@ Validate = Callable[[Review, Garden], Awaitable[list[str]]]
 """Returns warnings; raises Refusal."""
 
 _BINDING = replace(resources.SHOOT, plural="shoots/binding")
+_AUTHORS = Resource(AUTHENTICATION, "v1alpha1", "Author", "authors")
 
 
 # Shoot
@@ -125,6 +129,7 @@ _BINDING = replace(resources.SHOOT, plural="shoots/binding")
 async def mutate_shoot(review: Review, garden: Garden) -> Object:
     shoot, old = review.models(Shoot)
     domain = (shoot.spec.dns.domain if shoot.spec.dns else None) or ""
+    binder = await _binder(review, shoot, old, garden)
     around = Surroundings(
         profile=await _profile(shoot, garden),
         seed=await _seed(shoot.spec.seed_name, garden),
@@ -133,9 +138,22 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
         now=datetime.now(UTC),
         random=random.Random(),
         default_domains=await _default_domains_above(domain, garden),
+        binder=binder,
     )
     default_shoot(shoot, old, around)
     return shoot.to_wire()
+
+
+async def _binder(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> str:
+    """Name of a user in the annotation ``changed-by`` of a binding; empty if the author may not name other users.
+
+    Only the subresource server may: it binds Shoots for users, by its own connection.
+    """
+    named = shoot.metadata.annotations.get(CHANGED_BY, "")
+    if old is None or named in ("", old.metadata.annotations.get(CHANGED_BY)) or not only_bound(shoot, old):
+        return ""
+    may_name = await garden.allowed(review.user, RECORD, _AUTHORS, review.namespace, "")
+    return named if may_name else ""
 
 
 async def validate_shoot(review: Review, garden: Garden) -> list[str]:

@@ -10,12 +10,13 @@ import logging
 from typing import Any
 
 from api import resources
-from api.constants import CORE
+from api.constants import CHANGED_BY, CORE
 from api.resources import Object
 from kube.client import MERGE_PATCH, KubeClient
 from kube.errors import ApiError
 from workers.lib.access import User
 from workers.subresources.refusals import bad_request, conflict, forbidden, invalid, not_found, of_write
+from workers.subresources.requesters import check_name
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ async def bind(
     for field, value in {"apiVersion": resources.SHOOT.api_version, "kind": "Shoot"}.items():
         if wanted.get(field) != value:
             raise bad_request(f"the object provided is unrecognized: {field} must be {value!r}")
+    check_name(user.name)
     live = await garden.find(resources.SHOOT, name, namespace)
     if live is None:
         raise not_found(resources.SHOOT, name)
@@ -40,7 +42,9 @@ async def bind(
         raise invalid("Shoot", CORE, name, "spec.seedName", "Required value: name a seed; it cannot be unset")
     if {**spec, "seedName": ""} != {**live["spec"], "seedName": ""}:
         raise forbidden(resources.SHOOT, name, "only spec.seedName can be changed using the binding subresource")
-    patch = {"metadata": {"resourceVersion": live["metadata"]["resourceVersion"]}, "spec": {"seedName": seed}}
+    # Admission keeps this annotation of the server's, and drops that of other authors.
+    metadata = {"resourceVersion": live["metadata"]["resourceVersion"], "annotations": {CHANGED_BY: user.name}}
+    patch = {"metadata": metadata, "spec": {"seedName": seed}}
     try:
         bound = await garden.request(
             "PATCH",

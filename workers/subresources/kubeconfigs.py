@@ -41,14 +41,14 @@ from kube.objects import owner_reference
 from workers.lib.access import User, may
 from workers.lib.runtime import log_context
 from workers.subresources.limits import limited
-from workers.subresources.refusals import forbidden, internal, invalid, not_found
+from workers.subresources.refusals import internal, invalid, not_found
+from workers.subresources.requesters import check_name
 
 log = logging.getLogger(__name__)
 
 _SHOWN = ("external", "internal", "wildcard-tls-seed-bound", "unmanaged")
 _WITHOUT_CA = "wildcard-tls-seed-bound"
 """Address whose certificate comes from a public authority."""
-_NAME_BYTES = 512
 _OF_SHOOT, _OF_USER = 1000, 200
 """Maximum numbers of kubeconfigs of one Shoot that are valid at a time: in all, and with one user's name. A record has
 about 250 bytes, and a ConfigMap at most 1 MiB."""
@@ -92,7 +92,7 @@ class Kubeconfigs:
         A repeated request issues another kubeconfig with another serial number. Raises Refusal.
         """
         seconds = self._seconds(kind, request.spec.expiration_seconds)
-        _check_name(user.name)
+        check_name(user.name)
         shoot = await self.garden.find(resources.SHOOT, name, namespace)
         if shoot is None:
             raise not_found(resources.SHOOT, name)
@@ -238,16 +238,6 @@ def _addresses(kind: Kind, shoot: Object) -> list[tuple[str, str]]:
             "advertisedAddresses: its control plane is not created yet; see its lastOperation",
         )
     return found
-
-
-def _check_name(name: str) -> None:
-    """Refuse a name that logs, records and certificates could not show as the garden does."""
-    if not name.isprintable() or len(name.encode(errors="replace")) > _NAME_BYTES:
-        raise forbidden(
-            resources.SHOOT,
-            "",
-            f"a user's name in a certificate has at most {_NAME_BYTES} bytes and only printable characters",
-        )
 
 
 def _audit(kind: Kind, shoot: Object, user: User, certificate: x509.Certificate, expires: str) -> None:

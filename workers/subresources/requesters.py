@@ -13,13 +13,14 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from api.resources import SERVICE_ACCOUNT, TOKEN_REVIEW, Resource
+from api.resources import SERVICE_ACCOUNT, SHOOT, TOKEN_REVIEW, Resource
 from kube.client import KubeClient
 from workers.lib.access import User, may
 from workers.subresources.refusals import Refusal, bad_request, forbidden
 
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"
+_NAME_BYTES = 512
 _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([a-z0-9][-a-z0-9]*):([a-z0-9][-.a-z0-9]*)")
 _USERS = Resource("", "v1", "User", "users", namespaced=False)
 _GROUPS = Resource("", "v1", "Group", "groups", namespaced=False)
@@ -114,6 +115,16 @@ class Requesters:
                 f'User "{user.name}" cannot impersonate resource "{resource.plural}" in API group "{resource.group}"'
                 + (f' in the namespace "{namespace}"' if namespace else " at the cluster scope"),
             )
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that logs, records and certificates could not show as the garden does."""
+    if not name.isprintable() or len(name.encode(errors="replace")) > _NAME_BYTES:
+        raise forbidden(
+            SHOOT,
+            "",
+            f"a user's name in a certificate or a record has at most {_NAME_BYTES} bytes and only printable characters",
+        )
 
 
 def _with_group_of_all(user: User) -> User:
