@@ -1,10 +1,15 @@
-"""An issuer of OpenID Connect tokens by HTTPS: documents, a page to log in, and tokens, its own and forged ones."""
+"""An issuer of OpenID Connect tokens by HTTPS: documents, a page to log in, and tokens, its own and forged ones.
+
+As a program, it serves the garden of a landscape: see docs/tutorial.md.
+"""
 
 import base64
 import hmac
 import json
+import os
 import secrets
 import ssl
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +25,7 @@ import yaml
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from landscape import plan
 from landscape.pki import Authority
 
 AUDIENCE = "temporal"
@@ -225,3 +231,21 @@ def _content(header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:
 
 def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _serve(names: list[str]) -> None:
+    """Write a token of each person into this directory, print the address of the issuer, and serve until the end."""
+    found = plan.load(os.environ.get("GARDENER_LANDSCAPE", plan.DEFAULT_NAME))
+    if found is None:
+        raise SystemExit("there is no landscape: run `gardener landscape up`")
+    with issuer(Path.cwd(), found.host_link("garden").left_address) as running:
+        for name in names:
+            file = Path(f"{name}.token")
+            file.touch(mode=0o600)
+            file.write_text(running.token(name, aud="garden", exp=int(datetime.now(UTC).timestamp()) + 3600))
+        print(f"export ISSUER={running.url}", flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1:])
