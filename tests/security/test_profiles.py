@@ -112,3 +112,14 @@ async def test_a_shoot_leads_a_process_to_another_path_by_the_name_of_its_profil
     assert await profile_of(shoot, find) is None
     assert profile_reference(shoot) is None
     assert not read
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=25)
+async def test_a_member_removes_the_finalizer_of_a_profile_in_use(client: Any, garden: FakeGarden) -> None:
+    """Without the profile the amounts of its Shoots are unknown, and a Quota that several projects share is blocked."""
+    held = changed(CHILD, "metadata.finalizers", ["gardener"])
+    shoot = changed(complete("spec.purpose", "evaluation", bound=True).to_wire(), "spec.cloudProfile", NAMESPACED)
+    garden.objects += [held, shoot]
+
+    answer = await refusal(client, changed(held, "metadata.finalizers", []), held)
+    assert "it is used by Shoots: garden-local/demo" in answer

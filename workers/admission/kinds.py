@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -108,6 +108,7 @@ from workers.admission.indexes import (
 from workers.admission.logins import check_shoot as check_logins
 from workers.admission.logins import validate_reference
 from workers.admission.projects import control_plane, project_of
+from workers.admission.protection import is_controller
 from workers.admission.quotas import check_quotas, quotas_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
 from workers.admission.rights import require, require_for_project, require_for_shoot
@@ -143,9 +144,10 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         doomed = review.old or {}
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(doomed)))
+        project, by_controller = await _project_of(review.namespace, garden), is_controller(review.user)
         refuse_forbidden(
             review,
-            check_dual_approval(KubeObject.of(doomed), await _project_of(review.namespace, garden), review.user.name),
+            check_dual_approval(KubeObject.of(doomed), project, review.user.name, by_controller=by_controller),
         )
         if "spec" in doomed and is_moving(Shoot.of(doomed)):
             raise Refusal.forbidden(
@@ -412,6 +414,9 @@ async def validate_namespaced_cloud_profile(review: Review, garden: Garden) -> l
     if review.operation == "DELETE":
         return []  # a finalizer keeps the profile while Shoots use it
     profile, old = review.models(NamespacedCloudProfile)
+    if review.operation == "UPDATE" and _finalizer_dropped(review):
+        named = place(review.namespace, review.name, resources.NAMESPACED_CLOUD_PROFILE)
+        _refuse_used(review, await garden.by_index(SHOOTS_BY_PROFILE, named))
     if not review.spec_changed or review.deleting or review.object is None:
         return []
     now, name = datetime.now(UTC), parent_of(review.object)
@@ -520,6 +525,8 @@ async def validate_project(review: Review, garden: Garden) -> list[str]:
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         return []
     project, old = review.models(Project)
+    if review.operation == "UPDATE" and _finalizer_dropped(review) and project.spec.namespace:
+        _refuse_used(review, await garden.list(resources.SHOOT, project.spec.namespace), "it still has Shoots")
     if not review.spec_changed:
         return []
     if review.deleting:
@@ -542,9 +549,7 @@ async def validate_project_namespace(review: Review, garden: Garden) -> list[str
     if "deletionTimestamp" not in project["metadata"]:
         name = project["metadata"]["name"]
         raise Refusal.forbidden(review, f"it belongs to Project {name}; delete the Project instead")
-    shoots = await garden.list(resources.SHOOT, review.name)
-    if shoots:
-        raise Refusal.forbidden(review, f"it still has Shoots: {', '.join(map(_name, shoots[:5]))}")
+    _refuse_used(review, await garden.list(resources.SHOOT, review.name), "it still has Shoots")
     return []
 
 
@@ -583,9 +588,7 @@ async def mutate_binding(review: Review, garden: Garden) -> Object:
 async def validate_binding(review: Review, garden: Garden) -> list[str]:
     if review.operation == "UPDATE" and _finalizer_dropped(review):
         binding = place(review.namespace, review.name, _binding_kind(review).resource)
-        users = await garden.by_index(SHOOTS_BY_REFERENCE, binding)
-        if users:
-            raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
+        _refuse_used(review, await garden.by_index(SHOOTS_BY_REFERENCE, binding))
         return []
     if review.operation == "CREATE":
         await _check_bound(review, review.models(_model_of_binding(review))[0], garden)
@@ -603,6 +606,11 @@ def _binding_kind(review: Review) -> Binding:
 def _finalizer_dropped(review: Review) -> bool:
     before, after = ((each or {}).get("metadata", {}).get("finalizers") or [] for each in (review.old, review.object))
     return FINALIZER in before and FINALIZER not in after
+
+
+def _refuse_used(review: Review, shoots: Sequence[Object], what: str = "it is used by Shoots") -> None:
+    if shoots:
+        raise Refusal.forbidden(review, f"{what}: {', '.join(map(_name, shoots[:5]))}")
 
 
 async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from base64 import b64decode
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp.test_utils import TestClient
@@ -83,6 +84,7 @@ async def ask(
     old: dict[str, Any] | None = None,
     *,
     user: str = "alice",
+    groups: Sequence[str] = ("system:authenticated",),
 ) -> dict[str, Any]:
     subject = obj or old
     assert subject is not None
@@ -94,7 +96,7 @@ async def ask(
         "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "namespace": subject["metadata"].get("namespace", ""),
         "name": subject["metadata"]["name"],
-        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "userInfo": {"username": user, "groups": list(groups)},
         "object": obj,
         "oldObject": old,
     }
