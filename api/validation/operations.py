@@ -151,21 +151,27 @@ def check_deletion_confirmed(obj: KubeObject) -> Faults:
     return faults
 
 
-def check_dual_approval(shoot: KubeObject, project: Project | None, user: str) -> Faults:
+def check_dual_approval(
+    shoot: KubeObject, project: Project | None, user: str, *, by_controller: bool = False
+) -> Faults:
     """Fault of a deletion that needs two users, if the same user confirms and deletes.
 
     ``spec.dualApprovalForDeletion`` of the Project selects such Shoots. Admission writes the name of the user who
-    confirmed.
+    confirmed. ``by_controller``: a controller deletes. It is no second user: the user who confirmed can give the Shoot
+    an owner that does not exist, and the garbage collector then deletes it.
     """
     faults, annotation = Faults(), constants.DELETION_CONFIRMED_BY
-    is_account = subject_of(user).kind == "ServiceAccount"
+    is_account = subject_of(user).kind == "ServiceAccount" and not by_controller
     required = any(
         each.resource == "shoots"
         and matches(each.selector, shoot.metadata.labels)
         and (each.include_service_accounts or not is_account)
         for each in (project.spec.dual_approval_for_deletion if project else None) or ()
     )
-    if required and shoot.metadata.annotations.get(annotation, user) == user:
+    if required and by_controller:
+        detail = "the Project requires that two users delete a Shoot, and a controller is no second user"
+        faults.forbidden(_ANNOTATIONS @ annotation, detail)
+    elif required and shoot.metadata.annotations.get(annotation, user) == user:
         detail = (
             f"the Project requires that two users delete a Shoot, and {user} confirmed the deletion: another user must "
             "delete it"

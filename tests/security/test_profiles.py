@@ -73,7 +73,9 @@ async def test_a_project_declares_a_machine_type_usable_that_an_operator_has_wit
     assert "a project cannot change" in await refusal(client, changed(CHILD, "spec.machineTypes", [withdrawn]))
     # Nor does a Shoot get a type that its own project declares unusable.
     garden.objects.append(changed(CHILD, "spec.machineTypes", [BIG | {"usable": False}]))
-    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    shoot = changed(
+        complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", {**NAMESPACED}
+    )
     assert 'machine.type: Unsupported value: "big"' in await refusal(client, shoot)
 
 
@@ -123,7 +125,9 @@ async def test_a_project_writes_the_merged_status_itself(client: Any, garden: Fa
     """No process reads the status: it is for users. The API server also has a right of its own for it."""
     forged = {"cloudProfileSpec": PROFILE["spec"] | {"machineTypes": [BIG]}, "observedGeneration": 1}
     garden.objects.append(changed(CHILD, "status", forged))
-    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    shoot = changed(
+        complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", {**NAMESPACED}
+    )
     assert 'machine.type: Unsupported value: "big"' in await refusal(client, shoot)
 
 
@@ -141,7 +145,9 @@ async def test_a_project_writes_the_merged_status_itself(client: Any, garden: Fa
 async def test_a_shoot_names_the_profile_of_another_project(client: Any, garden: FakeGarden, name: str) -> None:
     """The name alone is looked up, in the Shoot's own namespace; a text that is no name reads nothing."""
     garden.objects.append(THEIRS)
-    shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)
+    shoot = changed(
+        complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", {**NAMESPACED}
+    )
     shoot["spec"]["cloudProfile"]["name"] = name
     assert "there is no such NamespacedCloudProfile" in await refusal(client, shoot)
 
@@ -161,3 +167,14 @@ async def test_a_shoot_leads_a_process_to_another_path_by_the_name_of_its_profil
     assert await profile_of(shoot, find) is None
     assert profile_reference(shoot) is None
     assert not read
+
+
+@pytest.mark.attack(actor="T1", asset="A1", finding=25)
+async def test_a_member_removes_the_finalizer_of_a_profile_in_use(client: Any, garden: FakeGarden) -> None:
+    """Without the profile the amounts of its Shoots are unknown, and a Quota that several projects share is blocked."""
+    held = changed(CHILD, "metadata.finalizers", ["gardener"])
+    shoot = changed(complete("spec.purpose", "evaluation", bound=True).to_wire(), "spec.cloudProfile", {**NAMESPACED})
+    garden.objects += [held, shoot]
+
+    answer = await refusal(client, changed(held, "metadata.finalizers", []), held)
+    assert "it is used by Shoots: garden-local/demo" in answer

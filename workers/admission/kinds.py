@@ -15,7 +15,6 @@ from api.constants import (
     AUTHENTICATION_ISSUER,
     CHANGED_BY,
     CONTROL_PLANE_MIGRATION,
-    FINALIZER,
     GARDEN_NAMESPACE,
     MIGRATION_BAD_CASE,
     PROJECT_NAME,
@@ -108,8 +107,18 @@ from workers.admission.profiles import (
     warn_of_exposure_class,
 )
 from workers.admission.projects import control_plane, project_of
+from workers.admission.protection import is_controller
 from workers.admission.quotas import check_quotas, quotas_of
-from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
+from workers.admission.review import (
+    Garden,
+    Refusal,
+    Review,
+    finalizer_dropped,
+    full_name,
+    refuse_forbidden,
+    refuse_invalid,
+    refuse_used,
+)
 from workers.admission.rights import require, require_for_project, require_for_shoot
 from workers.admission.seed_writes import seed_credentials
 from workers.admission.switches import check_binding_switch
@@ -160,9 +169,10 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         doomed = review.old or {}
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(doomed)))
+        project, by_controller = await _project_of(review.namespace, garden), is_controller(review.user)
         refuse_forbidden(
             review,
-            check_dual_approval(KubeObject.of(doomed), await _project_of(review.namespace, garden), review.user.name),
+            check_dual_approval(KubeObject.of(doomed), project, review.user.name, by_controller=by_controller),
         )
         if "spec" in doomed and is_moving(Shoot.of(doomed)):
             raise Refusal.forbidden(
@@ -369,7 +379,7 @@ async def _default_domains_above(domain: str, garden: Garden) -> frozenset[str]:
 
 def _domains(shoots: Iterable[Object]) -> dict[str, str]:
     """Domains of Shoots, by ``namespace/name``."""
-    return {_name(each): domain for each in shoots if (domain := (each["spec"].get("dns") or {}).get("domain"))}
+    return {full_name(each): domain for each in shoots if (domain := (each["spec"].get("dns") or {}).get("domain"))}
 
 
 async def _binding(shoot: Shoot, garden: Garden) -> Object | None:
@@ -429,7 +439,7 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         entries = await garden.by_index(ENTRIES_BY_SEED, review.name)
         shoots = await _shoots_on(review.name, garden)
-        refuse_forbidden(review, check_seed_unused(review.name, shoots, [_name(each) for each in entries]))
+        refuse_forbidden(review, check_seed_unused(review.name, shoots, [full_name(each) for each in entries]))
         return []
     seed, old = review.models(Seed)
     refuse_invalid(review, check_seed_operation(seed, old))
@@ -460,11 +470,7 @@ async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
 
 
 async def _shoots_on(seed: str, garden: Garden) -> list[str]:
-    return [_name(each) for each in await garden.by_index(SHOOTS_BY_SEED, seed)]
-
-
-def _name(obj: Object) -> str:
-    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+    return [full_name(each) for each in await garden.by_index(SHOOTS_BY_SEED, seed)]
 
 
 async def mutate_project(review: Review, garden: Garden) -> Object:
@@ -478,6 +484,8 @@ async def validate_project(review: Review, garden: Garden) -> list[str]:
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         return []
     project, old = review.models(Project)
+    if finalizer_dropped(review) and project.spec.namespace:
+        refuse_used(review, await garden.list(resources.SHOOT, project.spec.namespace), "it still has Shoots")
     if not review.spec_changed:
         return []
     if review.deleting:
@@ -500,9 +508,7 @@ async def validate_project_namespace(review: Review, garden: Garden) -> list[str
     if "deletionTimestamp" not in project["metadata"]:
         name = project["metadata"]["name"]
         raise Refusal.forbidden(review, f"it belongs to Project {name}; delete the Project instead")
-    shoots = await garden.list(resources.SHOOT, review.name)
-    if shoots:
-        raise Refusal.forbidden(review, f"it still has Shoots: {', '.join(map(_name, shoots[:5]))}")
+    refuse_used(review, await garden.list(resources.SHOOT, review.name), "it still has Shoots")
     return []
 
 
@@ -515,7 +521,7 @@ async def validate_quota(review: Review, garden: Garden) -> list[str]:
         return []
     if review.spec_changed:
         refuse_invalid(review, check_quota(*review.models(Quota)))
-    if review.operation == "UPDATE" and _finalizer_dropped(review):
+    if finalizer_dropped(review):
         named = place(review.namespace, review.name, resources.QUOTA)
         users = [each for index in BINDINGS_BY_QUOTA.values() for each in await garden.by_index(index, named)]
         # Bindings of other namespaces may be unknown to the user, so the message gives their number alone.
@@ -539,11 +545,9 @@ async def mutate_binding(review: Review, garden: Garden) -> Object:
 
 
 async def validate_binding(review: Review, garden: Garden) -> list[str]:
-    if review.operation == "UPDATE" and _finalizer_dropped(review):
+    if finalizer_dropped(review):
         binding = place(review.namespace, review.name, _binding_kind(review).resource)
-        users = await garden.by_index(SHOOTS_BY_REFERENCE, binding)
-        if users:
-            raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
+        refuse_used(review, await garden.by_index(SHOOTS_BY_REFERENCE, binding))
         return []
     if review.operation == "CREATE":
         await _check_bound(review, review.models(_model_of_binding(review))[0], garden)
@@ -556,11 +560,6 @@ def _model_of_binding(review: Review) -> type[KubeObject]:
 
 def _binding_kind(review: Review) -> Binding:
     return BINDINGS[resources.CREDENTIALS_BINDING if review.group == SECURITY else resources.SECRET_BINDING]
-
-
-def _finalizer_dropped(review: Review) -> bool:
-    before, after = ((each or {}).get("metadata", {}).get("finalizers") or [] for each in (review.old, review.object))
-    return FINALIZER in before and FINALIZER not in after
 
 
 async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> None:
@@ -629,7 +628,7 @@ async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         users = await garden.by_index(ENTRIES_BY_BUCKET, review.name)
         if users:
-            raise Refusal.forbidden(review, f"it holds BackupEntries: {', '.join(map(_name, users[:5]))}")
+            refuse_used(review, users, "it holds BackupEntries")
     elif review.spec_changed and not review.deleting:
         reference = ((review.object or {}).get("spec") or {}).get("credentialsRef")
         refuse_forbidden(review, check_no_identity(Path("spec") / "credentialsRef", reference, "backups"))

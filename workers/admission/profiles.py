@@ -20,7 +20,15 @@ from api.validation.namespaced_profile import (
     verbs_needed,
 )
 from workers.admission.indexes import PROFILES_BY_PARENT, SHOOTS_BY_PROFILE, place
-from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
+from workers.admission.review import (
+    Garden,
+    Refusal,
+    Review,
+    finalizer_dropped,
+    refuse_forbidden,
+    refuse_invalid,
+    refuse_used,
+)
 
 
 async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
@@ -53,6 +61,9 @@ async def validate_namespaced_cloud_profile(review: Review, garden: Garden) -> l
     if review.operation == "DELETE":
         return []  # a finalizer keeps the profile while Shoots use it
     profile, old = review.models(NamespacedCloudProfile)
+    if finalizer_dropped(review):
+        named = place(review.namespace, review.name, resources.NAMESPACED_CLOUD_PROFILE)
+        refuse_used(review, await garden.by_index(SHOOTS_BY_PROFILE, named))
     await _check_approval(review, garden)
     if not review.spec_changed or review.deleting or review.object is None:
         return []

@@ -45,9 +45,13 @@ async def check_finalizers_kept(review: Review, garden: Garden) -> None:
         raise Refusal.forbidden(review, _refusal(FINALIZER_FOREIGN, "bindings name it: delete them first"))
 
 
-_KUBERNETES = ("system:serviceaccounts:kube-system", OPERATORS, MASTERS)
-"""Groups that may write restricted objects beside gardenlets: controllers of Kubernetes, which delete the objects of a
-Shoot or a namespace that is gone, the processes of the garden side, and administrators."""
+_CONTROLLERS = ("system:serviceaccounts:kube-system", OPERATORS)
+"""Groups of Kubernetes' controllers, and of the processes of the garden side."""
+
+
+def is_controller(user: User) -> bool:
+    """Whether a user is a process that acts for others. The garbage collector deletes what any user has it delete."""
+    return user.name == "system:kube-controller-manager" or bool({*user.groups} & {*_CONTROLLERS})
 
 
 async def check_update_allowed(review: Review) -> None:
@@ -61,7 +65,8 @@ async def check_update_allowed(review: Review) -> None:
 
 
 def _may_write(user: User) -> bool:
-    return is_gardenlet(user) or user.name == "system:kube-controller-manager" or bool({*user.groups} & {*_KUBERNETES})
+    """Gardenlets, administrators, and controllers, which delete the objects of a Shoot or a namespace that is gone."""
+    return is_gardenlet(user) or is_controller(user) or MASTERS in user.groups
 
 
 def _finalizers(obj: Object | None) -> set[str]:

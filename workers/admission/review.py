@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from api.constants import FINALIZER
 from api.meta import KubeObject
 from api.resources import Object, Resource
 from api.validation.field import Faults
@@ -123,3 +124,22 @@ def refuse_invalid(review: Review, faults: Faults) -> None:
 def refuse_forbidden(review: Review, faults: Faults) -> None:
     if faults:
         raise Refusal.forbidden(review, faults)
+
+
+def refuse_used(review: Review, users: Sequence[Object], what: str = "it is used by Shoots") -> None:
+    """Refuse the write if there are objects that need the object; the text names the first of them."""
+    if users:
+        raise Refusal.forbidden(review, f"{what}: {', '.join(map(full_name, users[:5]))}")
+
+
+def full_name(obj: Object) -> str:
+    """Namespace and name."""
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def finalizer_dropped(review: Review) -> bool:
+    """Whether an update removes our finalizer."""
+    if review.operation != "UPDATE":
+        return False
+    before, after = ((each or {}).get("metadata", {}).get("finalizers") or [] for each in (review.old, review.object))
+    return FINALIZER in before and FINALIZER not in after
