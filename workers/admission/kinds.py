@@ -40,6 +40,7 @@ from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
 from api.decisions.profiles import profile_of, profile_reference, root_of
 from api.defaulting.bastion import default_bastion
+from api.defaulting.cloud_profile import label_for_extensions
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot, only_bound
 from api.meta import KubeObject
@@ -626,9 +627,7 @@ async def validate_workload_identity(review: Review, garden: Garden) -> list[str
 
 async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        users = await garden.by_index(ENTRIES_BY_BUCKET, review.name)
-        if users:
-            refuse_used(review, users, "it holds BackupEntries")
+        refuse_used(review, await garden.by_index(ENTRIES_BY_BUCKET, review.name), "it holds BackupEntries")
     elif review.spec_changed and not review.deleting:
         reference = ((review.object or {}).get("spec") or {}).get("credentialsRef")
         refuse_forbidden(review, check_no_identity(Path("spec") / "credentialsRef", reference, "backups"))
