@@ -40,6 +40,7 @@ from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
 from api.decisions.profiles import profile_of, profile_reference, root_of
 from api.defaulting.bastion import default_bastion
+from api.defaulting.cloud_profile import label_for_extensions
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot, only_bound
 from api.meta import KubeObject
