@@ -83,6 +83,11 @@ APPROVED = "quota.gardener.cloud/approved-types"
 TINY = BIG | {"cpu": "500m", "memory": "2Gi"}
 
 
+async def as_stored(client: Any, obj: dict[str, Any], old: dict[str, Any] | None = None) -> dict[str, Any]:
+    answer = await ask(client, "/mutate", "UPDATE" if old else "CREATE", obj, old)
+    return patched(changed(obj), answer) if "patch" in answer else obj
+
+
 @pytest.mark.attack(actor="T1", asset="A1", finding=18)
 async def test_a_project_chooses_what_a_quota_counts_for_its_machines(client: Any, garden: FakeGarden) -> None:
     """The cloud makes the machines by the name of their type, whatever amounts the project writes beside it."""
@@ -90,7 +95,7 @@ async def test_a_project_chooses_what_a_quota_counts_for_its_machines(client: An
     own = changed(CHILD, "spec.machineTypes", [TINY])
     limit(garden, quota({"cpu": "10"}), "local")
     for forged in (own, changed(own, "metadata.annotations", {APPROVED: str(types_digest(own))})):
-        stored = patched(changed(forged), await ask(client, "/mutate", "CREATE", forged))
+        stored = await as_stored(client, forged)
         garden.objects.append(stored)
         assert "the project itself has chosen the amounts of big" in await refusal(client, shoot)
         garden.objects.remove(stored)
@@ -99,7 +104,7 @@ async def test_a_project_chooses_what_a_quota_counts_for_its_machines(client: An
     approved = changed(own, "metadata.annotations", {APPROVED: str(types_digest(own))})
     assert "user alice may not modify-spec-machinetypes" in await refusal(client, approved, stored)
     smaller = changed(approved, "spec.machineTypes", [TINY | {"cpu": "400m"}])
-    stored = patched(changed(smaller), await ask(client, "/mutate", "UPDATE", smaller, approved))
+    stored = await as_stored(client, smaller, approved)
     assert APPROVED not in stored["metadata"]["annotations"]
 
 
