@@ -27,6 +27,7 @@ from api.resources import CONTROLLER_DEPLOYMENT, CONTROLLER_DEPLOYMENT_V1BETA1, 
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Invalid
+from tests import api_servers
 from tests.api_servers import free_port
 from tests.gardens import ApiServer
 from tests.unit.kube.waiting import until
@@ -118,7 +119,7 @@ async def garden(directory: Path) -> AsyncIterator[Garden]:
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(made.running())
         admin, client = [await stack.enter_async_context(made.client(token)) for token in ("admin", PROCESS)]
-        await until(functools.partial(_answers, admin), 60)
+        await api_servers.ready(admin)
         await _store_as_before(admin)
         await set_up_garden(admin, None)
         await admin.apply(_secret(clients), manager="test")
@@ -145,12 +146,6 @@ async def garden(directory: Path) -> AsyncIterator[Garden]:
         found = Garden(admin, client, webhooks, base64.b64decode(secret["data"]["ca.crt"]))
         await until(found.converts, 60)
         yield found
-
-
-async def _answers(client: KubeClient) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await client.request("GET", "/readyz") == "ok")
-    return False
 
 
 async def _store_as_before(admin: KubeClient) -> None:
