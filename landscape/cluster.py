@@ -111,8 +111,7 @@ class Cluster:
         cgroups.create(self._cluster.cgroup)
         await containerd.ready(self._cluster.containerd_socket)
         self._start(self._kubelet())
-        if self._cluster.is_seed:  # the cloud's machines use no Services of the cloud
-            self._start(self._proxy())
+        self._start(self._proxy())
         async with connected(self._plan.kubeconfig(self._cluster.name)) as client:
             await apply(client, _rights_of_only_node(self._cluster.name))
             await until(
