@@ -1,20 +1,50 @@
-"""Secrets of role internal-domain: the domain stays as long as nodes find their API servers by it.
+"""Domains of Shoots and Seeds that overlap, and the Secret of role internal-domain.
 
-Source: spec/api-core.md 10.1. The rules hold for namespace ``garden`` and for namespaces ``seed-<name>``. No process
-reads such a Secret of another namespace.
+The internal domain stays as long as nodes find their API servers by it. The rules of its Secret hold for namespace
+``garden`` and for namespaces ``seed-<name>``: no process reads such a Secret of another namespace. Source:
+spec/api-core.md 10.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from api import resources
 from api.constants import DNS_DOMAIN, DNS_PROVIDER, GARDEN_NAMESPACE, ROLE, ROLE_INTERNAL_DOMAIN
-from workers.admission.indexes import SHOOTS_BY_SEED
-from workers.admission.review import Garden, Refusal, Review
+from api.names import domains_above
+from api.resources import Object
+from workers.admission.indexes import SEEDS_BY_DEFAULT_DOMAIN, SHOOTS_BY_SEED, Index
+from workers.admission.review import Garden, Refusal, Review, full_name
 
 _OF_SEED = "seed-"
+
+
+async def overlapping(domain: str, exact: Index, below: Index, garden: Garden) -> list[Object]:
+    """Objects with a domain that is equal to this one, above it or below it; none for an empty domain.
+
+    ``exact`` finds objects by their domains, ``below`` by their domains and all domains above these.
+    """
+    if not domain:
+        return []
+    own, *above = domains_above(domain)
+    found = await garden.by_index(below, own)
+    for each in above:
+        found += await garden.by_index(exact, each)
+    return found
+
+
+async def default_domains_above(domain: str, garden: Garden) -> frozenset[str]:
+    """Default domains of Seeds that are equal to a domain, or above it."""
+    found = []
+    for each in domains_above(domain) if domain else ():
+        found += await garden.by_index(SEEDS_BY_DEFAULT_DOMAIN, each)
+    return frozenset(each["domain"] for seed in found for each in seed["spec"]["dns"].get("defaults") or ())
+
+
+def domains_of(shoots: Iterable[Object]) -> dict[str, str]:
+    """Domains of Shoots, by ``namespace/name``."""
+    return {full_name(each): domain for each in shoots if (domain := (each["spec"].get("dns") or {}).get("domain"))}
 
 
 async def check_internal_domain(review: Review, garden: Garden) -> None:
