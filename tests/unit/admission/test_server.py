@@ -286,7 +286,7 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "apiGroups": ["security.gardener.cloud"],
             "apiVersions": ["v1alpha1"],
             "operations": ["CREATE", "UPDATE"],
-            "resources": ["credentialsbindings"],
+            "resources": ["credentialsbindings", "workloadidentities"],
         },
         {
             "apiGroups": ["operations.gardener.cloud"],
