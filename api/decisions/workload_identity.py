@@ -1,4 +1,4 @@
-"""WorkloadIdentities: their names at a cloud, the claims of their tokens, and the objects that refer to them.
+"""WorkloadIdentities: their names at a cloud, the claims of their tokens, and the Secrets that hold tokens.
 
 Source: spec/api-core.md 9, GEP-26.
 """
@@ -12,9 +12,7 @@ from typing import Any
 
 from api import resources
 from api.constants import SECURITY
-from api.decisions.credentials import Credentials, binding_of
 from api.resources import Object, ObjectView, Resource
-from api.validation.references import references_in
 
 DEFAULT_SECONDS = 3600
 LEAST_SECONDS, MOST_SECONDS = 600, 2**32
@@ -97,33 +95,3 @@ def is_identity(reference: Mapping[str, Any] | None) -> bool:
     found = reference or {}
     wanted = resources.WORKLOAD_IDENTITY
     return (found.get("apiVersion"), found.get("kind")) == (wanted.api_version, wanted.kind)
-
-
-def names(reference: Mapping[str, Any] | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether a reference to credentials names this WorkloadIdentity."""
-    place = ((reference or {}).get("namespace"), (reference or {}).get("name"))
-    return is_identity(reference) and place == (metadata["namespace"], metadata["name"])
-
-
-def shoot_refers(shoot: ObjectView, binding: ObjectView | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether a Shoot uses a WorkloadIdentity: by its binding, its DNS providers or its resources."""
-    own = Credentials(
-        resources.WORKLOAD_IDENTITY.api_version,
-        resources.WORKLOAD_IDENTITY.kind,
-        metadata["namespace"],
-        metadata["name"],
-    )
-    bound = binding_of(shoot)
-    if binding is not None and bound is not None and bound[0].credentials(binding) == own:
-        return True
-    return any(
-        (each.resource, each.namespace, each.name) == (resources.WORKLOAD_IDENTITY, own.namespace, own.name)
-        for each in references_in(shoot)
-    )
-
-
-def seed_refers(seed: ObjectView, metadata: Mapping[str, Any]) -> bool:
-    """Whether a Seed uses a WorkloadIdentity for its backups or its DNS."""
-    dns = seed["spec"].get("dns") or {}
-    parts = [seed["spec"].get("backup"), dns.get("provider"), dns.get("internal"), *(dns.get("defaults") or ())]
-    return any(names((each or {}).get("credentialsRef"), metadata) for each in parts)

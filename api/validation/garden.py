@@ -26,10 +26,13 @@ from api.validation.values import check_amounts, name_fault
 
 SPEC = Path("spec")
 
-_SEED_OPERATIONS = (constants.OPERATION_RECONCILE, constants.OPERATION_RENEW_KUBECONFIG)
+_SEED_OPERATIONS = (
+    constants.OPERATION_RECONCILE,
+    constants.OPERATION_RENEW_KUBECONFIG,
+    constants.OPERATION_RENEW_WORKLOAD_IDENTITY_TOKENS,
+)
 _NO_SUBJECT = {
     constants.OPERATION_RENEW_GARDEN_ACCESS_SECRETS: "extensions of a seed have no access to the garden",
-    constants.OPERATION_RENEW_WORKLOAD_IDENTITY_TOKENS: "no seed holds tokens of WorkloadIdentities",
 }
 _EXTENSION_ROLE = re.compile(r"extension:[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

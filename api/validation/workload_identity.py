@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from api import resources
-from api.decisions.workload_identity import longest_name
+from api.decisions.credentials import Credentials, binding_of
+from api.decisions.workload_identity import is_identity, longest_name
 from api.resources import ObjectView
 from api.security.v1alpha1.workload_identity import WorkloadIdentity
 from api.validation.field import Faults, Path
+from api.validation.references import references_in
 
 _SPEC = Path("spec")
 
@@ -52,3 +55,33 @@ def check_no_identity(path: Path, reference: Mapping[str, str | None] | None, wh
     if (reference or {}).get("kind") == resources.WORKLOAD_IDENTITY.kind:
         faults.forbidden(path, f"{what} with tokens of a WorkloadIdentity are not supported: name a Secret")
     return faults
+
+
+def names(reference: Mapping[str, Any] | None, metadata: Mapping[str, Any]) -> bool:
+    """Whether a reference to credentials names this WorkloadIdentity."""
+    place = ((reference or {}).get("namespace"), (reference or {}).get("name"))
+    return is_identity(reference) and place == (metadata["namespace"], metadata["name"])
+
+
+def shoot_refers(shoot: ObjectView, binding: ObjectView | None, metadata: Mapping[str, Any]) -> bool:
+    """Whether a Shoot uses a WorkloadIdentity: by its binding, its DNS providers or its resources."""
+    own = Credentials(
+        resources.WORKLOAD_IDENTITY.api_version,
+        resources.WORKLOAD_IDENTITY.kind,
+        metadata["namespace"],
+        metadata["name"],
+    )
+    bound = binding_of(shoot)
+    if binding is not None and bound is not None and bound[0].credentials(binding) == own:
+        return True
+    return any(
+        (each.resource, each.namespace, each.name) == (resources.WORKLOAD_IDENTITY, own.namespace, own.name)
+        for each in references_in(shoot)
+    )
+
+
+def seed_refers(seed: ObjectView, metadata: Mapping[str, Any]) -> bool:
+    """Whether a Seed uses a WorkloadIdentity for its backups or its DNS."""
+    dns = seed["spec"].get("dns") or {}
+    parts = [seed["spec"].get("backup"), dns.get("provider"), dns.get("internal"), *(dns.get("defaults") or ())]
+    return any(names((each or {}).get("credentialsRef"), metadata) for each in parts)

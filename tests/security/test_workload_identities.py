@@ -62,7 +62,7 @@ from workers.discovery_server import application
 pytestmark = [
     pytest.mark.binaries,
     pytest.mark.usefixtures("kubernetes_is_built"),
-    pytest.mark.timeout(180, func_only=True),
+    pytest.mark.timeout(300, func_only=True),
 ]
 
 OTHER_SEED = "gardener.cloud:system:seed:seed-2"
@@ -303,9 +303,9 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         url = f"https://127.0.0.1:{api_port}"
         async with api_servers.process(tmp_path, *etcd), api_servers.process(tmp_path, *server):
             certificate = tmp_path / "certs/apiserver.crt"
-            await until(certificate.exists, 60)
+            await until(certificate.exists, 120)
             found = Cloud(url, issuer, certificate.read_text())
-            await until(functools.partial(_accepts, found), 60)
+            await until(functools.partial(_accepts, found), 120)
             yield found
         await runner.cleanup()
         await caches.close()

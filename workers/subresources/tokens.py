@@ -20,6 +20,7 @@ from api.decisions.workload_identity import LEAST_SECONDS, LONGEST, MOST_SECONDS
 from api.resources import Object, Resource
 from api.security.v1alpha1.token_request import ContextObject, TokenRequest, TokenRequestSpec, TokenRequestStatus
 from api.times import timestamp
+from api.validation.workload_identity import names, seed_refers, shoot_refers
 from kube.client import KubeClient
 from workers.lib.access import User
 from workers.lib.runtime import log_context
@@ -115,17 +116,17 @@ class Tokens:
         """Whether an object belongs to a seed and refers to a WorkloadIdentity."""
         kind, spec, metadata = found["kind"], found["spec"], identity["metadata"]
         if kind == "Seed":
-            return found["metadata"]["name"] == seed and workload_identity.seed_refers(found, metadata)
+            return found["metadata"]["name"] == seed and seed_refers(found, metadata)
         if kind == "Shoot":
             if seed not in (spec.get("seedName"), (found.get("status") or {}).get("seedName")):
                 return False
-            return workload_identity.shoot_refers(found, await self._binding(found), metadata)
+            return shoot_refers(found, await self._binding(found), metadata)
         if spec.get("seedName") != seed:
             return False
         if kind == "BackupEntry":
             bucket = await self.garden.find(resources.CORE_BACKUP_BUCKET, spec["bucketName"])
             spec = (bucket or {}).get("spec") or {}
-        return workload_identity.names(spec.get("credentialsRef"), metadata)
+        return names(spec.get("credentialsRef"), metadata)
 
     async def _binding(self, shoot: Object) -> Object | None:
         bound = binding_of(shoot)

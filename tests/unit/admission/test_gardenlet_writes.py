@@ -32,6 +32,7 @@ DEMO = "garden-local/shoot--local--demo--uid-demo"
 SOURCE = "garden-local/source-shoot--local--mover--uid-mover"
 SHOOT, SEED, STATE = f"shoots.{CORE}", f"seeds.{CORE}", f"shootstates.{CORE}"
 BUCKET, ENTRY, BASTION = f"backupbuckets.{CORE}", f"backupentries.{CORE}", f"bastions.{OPERATIONS}"
+IDENTITY = "workloadidentities.security.gardener.cloud"
 INTERNAL = f"internalsecrets.{CORE}"
 PUBLIC_KEYS = "secrets gardener-system-shoot-issuer/local--uid-demo"
 SEED_STATUS = f"patch {SEED}/status /seed-1"
@@ -82,6 +83,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate delete": (f"delete {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate patch": (f"patch {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.persist_shootstate apply": applied(f"{STATE} garden-local/demo"),
+    "activities.seed.workload_identity.ensure_token request": (f"create {IDENTITY}/token garden-local/named",),
     "workers.gardenlet.bastions.BastionController._hold ensure_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._take_down remove_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._tell patch": (f"patch {BASTION}/status garden-local/mine",),
@@ -108,6 +110,8 @@ WRITES: dict[str, tuple[str, ...]] = {
         f"{LEASES} gardener-system-seed-lease/seed-1"
     ),
     "workers.gardenlet.seed.SeedController.run register": applied(f"{SEED} /seed-1"),
+    "workers.gardenlet.token_requestor.TokenRequestor._renew_all emit": EVENT,
+    "workers.gardenlet.token_requestor.TokenRequestor._renew_all patch": (f"patch {SEED} /seed-1",),
     # With clients of its own, one for each certificate.
     "workers.gardenlet.garden_access.GardenAccess._certificate create": (f"create {REQUESTS}", f"get {REQUESTS} /mine"),
 }
@@ -133,7 +137,8 @@ def test_the_webhook_lists_the_fields_that_gardenlets_may_set(question: str) -> 
     resource = next(each for each in RIGHTS if (each.group, each.plural) == (group, plural))
     owned = OWNED.get((resource, subresource), Owned())
 
-    if resource not in (resources.CERTIFICATE_SIGNING_REQUEST, resources.EVENT):
+    # A request for a token stores nothing, and no webhook is asked.
+    if resource not in (resources.CERTIFICATE_SIGNING_REQUEST, resources.EVENT) and subresource != "token":
         assert verb not in ("create", "patch") or (owned.created or owned.changed)
         assert verb != "create" or owned.created
 

@@ -72,6 +72,14 @@ def named(profile: str) -> dict[str, str]:
 RESOURCES = [
     {"name": "a", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "named"}},
     {"name": "b", "resourceRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "named"}},
+    {
+        "name": "c",
+        "resourceRef": {
+            "apiVersion": "security.gardener.cloud/v1alpha1",
+            "kind": "WorkloadIdentity",
+            "name": "named",
+        },
+    },
 ]
 SEEDS = ("seed-1", "seed-2", "seed-3")
 GARDEN = [

@@ -234,7 +234,7 @@ def asking(operation):
         ("", "renew-kubeconfig", ""),
         ("reconcile", "reconcile", ""),
         ("", "renew-garden-access-secrets", "has no effect: extensions of a seed have no access to the garden"),
-        ("", "renew-workload-identity-tokens", "has no effect: no seed holds tokens"),
+        ("", "renew-workload-identity-tokens", ""),
         ("", "rotate-ca-start", 'supported values: "reconcile", "renew-kubeconfig"'),
         ("reconcile", "renew-kubeconfig", "reconcile was requested before and is not done yet"),
     ],

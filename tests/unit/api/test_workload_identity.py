@@ -9,7 +9,13 @@ from api.decisions import workload_identity
 from api.resources import SHOOT
 from api.security.v1alpha1.workload_identity import WorkloadIdentity
 from api.validation.field import Path
-from api.validation.workload_identity import check_no_identity, check_target_type, check_workload_identity
+from api.validation.workload_identity import (
+    check_no_identity,
+    check_target_type,
+    check_workload_identity,
+    seed_refers,
+    shoot_refers,
+)
 
 UID = "11111111-2222-3333-4444-555555555555"
 METADATA = {"name": "cloud", "namespace": "garden-local", "uid": UID}
@@ -83,7 +89,7 @@ def shoot(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_by_which_fields_a_shoot_refers_to_an_identity(spec: Any, binding: Any, refers: bool) -> None:
-    assert workload_identity.shoot_refers(shoot(**spec), binding, METADATA) is refers
+    assert shoot_refers(shoot(**spec), binding, METADATA) is refers
 
 
 def test_by_which_fields_a_seed_refers_to_an_identity() -> None:
@@ -94,8 +100,8 @@ def test_by_which_fields_a_seed_refers_to_an_identity() -> None:
         {"dns": {"internal": {"credentialsRef": reference}}},
         {"dns": {"defaults": [{"credentialsRef": reference}]}},
     ):
-        assert workload_identity.seed_refers({"spec": spec}, METADATA)
-    assert not workload_identity.seed_refers({"spec": {"backup": {}}}, METADATA)
+        assert seed_refers({"spec": spec}, METADATA)
+    assert not seed_refers({"spec": {"backup": {}}}, METADATA)
 
 
 @pytest.mark.parametrize(

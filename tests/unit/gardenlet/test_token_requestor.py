@@ -29,6 +29,7 @@ from workers.gardenlet.token_requestor import TokenRequestor
 CORE, SECURITY = "/apis/core.gardener.cloud/v1beta1", "/apis/security.gardener.cloud/v1alpha1"
 IDENTITIES = f"{SECURITY}/workloadidentities"
 PATH = f"{SECURITY}/namespaces/garden-local/workloadidentities/cloud/token"
+SEEDS = f"{CORE}/seeds"
 RENEW = "workloadidentity.security.gardener.cloud/token-renew-timestamp"
 UID = "11111111-2222-3333-4444-555555555555"
 SHOOT = {
@@ -116,8 +117,14 @@ async def around() -> AsyncIterator[Around]:
         garden.client() as garden_client,
         seed.client() as seed_client,
     ):
-        caches = Caches(seed_client)
-        clusters = SimpleNamespace(garden=garden_client, seed=seed_client, seed_caches=caches, seed_name="seed-1")
+        caches, garden_caches = Caches(seed_client), Caches(garden_client)
+        clusters = SimpleNamespace(
+            garden=garden_client,
+            seed=seed_client,
+            seed_caches=caches,
+            garden_caches=garden_caches,
+            seed_name="seed-1",
+        )
         found = garden.around = Around(garden, seed, clusters)
         garden.put(f"{CORE}/shoots", json.loads(json.dumps(SHOOT)))
         garden.put(f"{SECURITY}/credentialsbindings", json.loads(json.dumps(BINDING)))
@@ -126,6 +133,7 @@ async def around() -> AsyncIterator[Around]:
         seed.put("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "annotations": annotations}})
         yield found
         await caches.close()
+        await garden_caches.close()
 
 
 async def test_the_secret_of_an_identity_holds_its_configuration_and_a_token(around: Around) -> None:
@@ -251,6 +259,17 @@ async def test_a_secret_that_names_another_shoot_gets_no_token(
         await until(lambda: "gets no token of a WorkloadIdentity" in caplog.text)
     assert len(around.asked) == 1
     assert "token" not in around.secret("forged")["data"]
+
+
+async def test_an_operator_has_all_tokens_of_a_seed_renewed(around: Around) -> None:
+    await around.deploy()
+    annotations = {"gardener.cloud/operation": "renew-workload-identity-tokens"}
+    async with around.requestor():
+        around.garden.put(SEEDS, {"metadata": {"name": "seed-1", "uid": "s", "annotations": annotations}})
+        await until(lambda: around.jti() == "2")
+        await until(lambda: not around.garden.objects[SEEDS, None, "seed-1"]["metadata"].get("annotations"))
+        await until(lambda: any("/events" in path for _, path in around.garden.requests))
+    assert len(around.asked) == 2
 
 
 @pytest.mark.parametrize(("chance", "fraction"), [(0.0, 0.8), (1.0, 0.75)])
