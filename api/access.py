@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from api.constants import (
+    ADMISSION_AUTHORITY,
+    ADMISSION_WEBHOOK_AUTHORITY,
     AUTHENTICATION,
     CORE,
     GARDEN_NAMESPACE,
@@ -36,6 +38,8 @@ Manifest = dict[str, Any]
 
 OPERATORS = "gardener.cloud:system:operators"
 """Group of the processes that run in the garden."""
+CONTROLLER_MANAGERS = "gardener.cloud:system:controller-managers"
+"""Group of the controller-manager, in addition to ``OPERATORS``: it alone writes roles and Secrets of the garden."""
 SEEDS = "gardener.cloud:system:seeds"
 """Group of gardenlets."""
 
@@ -82,13 +86,12 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
     read = ["get", "list", "watch"]
     common = [
         rule(["core.gardener.cloud", "security.gardener.cloud"], ["*"], everything),
-        rule([""], ["secrets", "configmaps", "events", "namespaces", "resourcequotas"], everything),
+        rule([""], ["configmaps", "events", "namespaces", "resourcequotas"], everything),
+        # Not to write: a Secret can ask for the token of any ServiceAccount, such as that of a Kubernetes controller.
+        rule([""], ["secrets"], read),
         rule(["events.k8s.io"], ["events"], everything),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], everything),
         rule(["coordination.k8s.io"], ["leases"], everything),
-        # The controller-manager binds roles of Projects and of extensions, whose rights it does not have itself, and
-        # makes aggregated ones. The API server asks for the verbs bind and escalate.
-        rule([RBAC], ["roles", "rolebindings", "clusterroles", "clusterrolebindings"], everything),
         rule([EXTENSIONS_API], ["customresourcedefinitions"], read),
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
         # Admission updates the configurations of its own webhooks.
@@ -104,6 +107,9 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
     ]
     return [
         *bound_role(OPERATORS, common, OPERATORS),
+        # Admission keeps its certificates and their authority here, each in one Secret.
+        *bound_role(OPERATORS, _admission_secrets(), OPERATORS, GARDEN_NAMESPACE),
+        *bound_role(CONTROLLER_MANAGERS, _controller_manager(), CONTROLLER_MANAGERS),
         *bound_role(
             CODEC_SERVERS,
             [
@@ -326,6 +332,26 @@ def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> 
         "type": "bootstrap.kubernetes.io/token",
         "data": {key: b64encode(value.encode()).decode() for key, value in content.items()},
     }
+
+
+def _controller_manager() -> list[Manifest]:
+    """Rights of the controller-manager beyond those of all operators' processes: it makes the roles of Projects.
+
+    It binds roles of Projects and of extensions, whose rights it does not have itself, and makes aggregated ones, so
+    the API server asks for the verbs bind and escalate. RBAC cannot limit these verbs to names that begin with
+    ``gardener.cloud:``.
+    """
+    change = [*READ, "create", "patch", "delete"]
+    return [
+        rule([""], ["secrets"], ["*"]),
+        rule([RBAC], ["clusterroles"], [*change, "bind", "escalate"]),
+        rule([RBAC], ["clusterrolebindings", "rolebindings"], change),
+    ]
+
+
+def _admission_secrets() -> list[Manifest]:
+    names = {"resourceNames": [ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY]}
+    return [rule([""], ["secrets"], ["create"]), rule([""], ["secrets"], ["update", "patch", "delete"]) | names]
 
 
 def _subresource_server() -> list[Manifest]:

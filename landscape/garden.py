@@ -9,6 +9,7 @@ from typing import Any
 
 from api.access import (
     CODEC_SERVERS,
+    CONTROLLER_MANAGERS,
     DISCOVERY_SERVERS,
     OPERATORS,
     SUBRESOURCE_SERVERS,
@@ -276,8 +277,8 @@ def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
         "discovery-server": DISCOVERY_SERVERS,
         "subresources": SUBRESOURCE_SERVERS,
     }
-    group = groups.get(process, OPERATORS)
-    client = authority.issue(f"process-{process}", user, [group])
+    of_process = [groups.get(process, OPERATORS), *([CONTROLLER_MANAGERS] if process == "controller-manager" else [])]
+    client = authority.issue(f"process-{process}", user, of_process)
     return pki.kubeconfig(garden.server, authority, client, "garden")
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
 from api import resources
-from api.access import AUTHENTICATED, OPERATORS
+from api.access import AUTHENTICATED, CONTROLLER_MANAGERS, OPERATORS
 from api.resources import Resource
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -37,6 +37,7 @@ from workers.setup import Webhooks, set_up_garden
 Object = dict[str, Any]
 
 ADMIN, PROCESS = "admin", "gardener.cloud:system:controller-manager"
+SCHEDULER = "gardener.cloud:system:scheduler"
 _KUBE_CONTROLLER_MANAGER = API_SERVER.with_name("kube-controller-manager")
 _CRYPTO: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "validity": timedelta(days=9)}
 
@@ -189,7 +190,9 @@ def person(name: str, *roles: str, kind: str = "User") -> Object:
 @contextlib.asynccontextmanager
 async def real_garden(directory: Path, *users: str) -> AsyncIterator[RealGarden]:
     """A garden with admission, aggregation of roles, and the controller of Projects."""
-    server = ApiServer(directory, {PROCESS: OPERATORS, **dict.fromkeys(users, "")})
+    server = ApiServer(
+        directory, {PROCESS: f"{OPERATORS},{CONTROLLER_MANAGERS}", SCHEDULER: OPERATORS, **dict.fromkeys(users, "")}
+    )
     (directory / "admin.kubeconfig").write_text(json.dumps(server.kubeconfig(ADMIN)))
     kube_controllers = (_KUBE_CONTROLLER_MANAGER, "--kubeconfig", "admin.kubeconfig", "--leader-elect=false",
                         "--authentication-kubeconfig", "admin.kubeconfig",
@@ -198,7 +201,7 @@ async def real_garden(directory: Path, *users: str) -> AsyncIterator[RealGarden]
                         "--bind-address", "127.0.0.1", "--secure-port", free_port(), "--cert-dir", "certs")  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(server.running())
-        garden = RealGarden({each: server.client(each) for each in (ADMIN, PROCESS, *users)})
+        garden = RealGarden({each: server.client(each) for each in (ADMIN, PROCESS, SCHEDULER, *users)})
         for each in garden.clients.values():
             await stack.enter_async_context(each)
         await api_servers.ready(garden.admin)

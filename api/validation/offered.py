@@ -104,8 +104,9 @@ def check_offered(new: KubeObject, old: KubeObject | None, faults: Faults) -> No
     wire, before = new.to_wire(), old.to_wire() if old is not None else {}
     known = {fault.path.text for fault in faults.found}
     for field, refusal in TABLES[type(new)].items():
-        had = {place: value for _, place, value in _values(before, field)}
-        for path, place, value in _values(wire, field):
+        present = list(_values(wire, field))
+        had = {place: value for _, place, value in _values(before, field)} if present else {}
+        for path, place, value in present:
             if value and value not in refusal.accepted and had.get(place) != value and path.text not in known:
                 faults.forbidden(path, f"not supported: {refusal.reason}")
 

@@ -14,8 +14,9 @@ from activities.secrets.crypto import KeyAlgorithm, new_key, public_ssh
 from api import resources
 from api.access import RBAC
 from api.resources import Resource
+from kube.client import MERGE_PATCH
 from kube.errors import ApiError, Forbidden, Invalid
-from tests.gardens import RealGarden, person, real_garden
+from tests.gardens import SCHEDULER, RealGarden, person, real_garden
 from tests.pages import check_table
 from tests.unit.admission.webhooks import BINDING, SECRET
 from tests.unit.api.shoots import CORE, PROFILE, REGISTRATION, SHOOT, changed
@@ -612,3 +613,44 @@ async def test_a_member_makes_a_bastion_for_a_shoot_of_another_project(garden: R
         await garden.clients[ANNA].create(bastion("garden-team", "theirs"))
     with pytest.raises(ApiError):
         await garden.clients[ANNA].create(bastion("garden-team", "../garden-other/theirs"))
+
+
+_MASTER = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+_TOKEN = {"kubernetes.io/service-account.name": "clusterrole-aggregation-controller"}
+WRITES_OF_A_PROCESS: dict[str, tuple[str, str, Object]] = {
+    "a role": ("POST", f"/apis/{RBAC}/v1/clusterroles", {"metadata": {"name": "mine"}, "rules": [_MASTER]}),
+    "its own role": ("PATCH", f"/apis/{RBAC}/v1/clusterroles/{SYSTEM}operators", {"rules": [_MASTER]}),
+    "a binding": ("POST", f"/apis/{RBAC}/v1/clusterrolebindings", binding("mine", "cluster-admin", SCHEDULER)),
+    "a binding in a namespace": (
+        "POST",
+        f"/apis/{RBAC}/v1/namespaces/kube-system/rolebindings",
+        binding("mine", "cluster-admin", SCHEDULER, "kube-system"),
+    ),
+    "a role of a Project": (
+        "PATCH",
+        f"/apis/{RBAC}/v1/clusterroles/gardener.cloud:system:project-member-aggregation",
+        {"rules": [_MASTER]},
+    ),
+    "a Secret that asks for a token of a controller": (
+        "POST",
+        "/api/v1/namespaces/kube-system/secrets",
+        {"metadata": {"name": "t", "annotations": _TOKEN}, "type": "kubernetes.io/service-account-token"},
+    ),
+    "a token": (
+        "POST",
+        "/api/v1/namespaces/kube-system/serviceaccounts/clusterrole-aggregation-controller/token",
+        {"spec": {}},
+    ),
+    "credentials of a Project": ("POST", "/api/v1/namespaces/garden-team/secrets", {"metadata": {"name": "local"}}),
+}
+
+
+@pytest.mark.attack(actor="T6", asset="A1", finding=18)
+@pytest.mark.parametrize("wanted", WRITES_OF_A_PROCESS)
+async def test_an_attacker_in_one_process_of_the_garden_gives_it_more_rights(garden: RealGarden, wanted: str) -> None:
+    """The scheduler is taken over. The controller-manager alone writes roles, and Secrets that ask for tokens."""
+    verb, path, body = WRITES_OF_A_PROCESS[wanted]
+    format_of_patch = MERGE_PATCH if verb == "PATCH" else None
+
+    with pytest.raises(Forbidden):
+        await garden.clients[SCHEDULER].request(verb, path, body=body, content_type=format_of_patch)

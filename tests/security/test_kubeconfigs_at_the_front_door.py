@@ -82,6 +82,67 @@ async def test_a_user_with_a_certificate_or_a_token_gets_a_kubeconfig(garden: At
     assert subject(as_viewer) == "CN=gardener.cloud:viewer:victor,O=gardener.cloud:project:viewers"
 
 
+REQUESTS_OF_CLIENTS = {
+    # kubectl create --raw PATH -f FILE
+    "kubectl": (
+        "adminkubeconfig",
+        [
+            "Accept: application/json, */*",
+            "Content-Type: application/json",
+            "User-Agent: kubectl/v1.37.1 (linux/amd64)",
+        ],
+        b'{"spec":{"expirationSeconds":600}}',
+    ),
+    # controller-runtime: client.SubResource("adminkubeconfig").Create, by which gardenctl and gardenlogin ask. Go
+    # writes fields that were not set, and ends the object with a newline.
+    "controller-runtime": (
+        "adminkubeconfig",
+        ["Accept: application/json, */*", "Content-Type: application/json", "User-Agent: gardenlogin/v0.7.0"],
+        b'{"kind":"AdminKubeconfigRequest","apiVersion":"authentication.gardener.cloud/v1alpha1","metadata":{"creation'
+        b'Timestamp":null},"spec":{"expirationSeconds":600},"status":{"kubeconfig":null,"expirationTimestamp":null}}\n',
+    ),
+    # Gardener's clientset: Shoots(namespace).CreateViewerKubeconfigRequest. The metadata may name the Shoot.
+    "clientset": (
+        "viewerkubeconfig",
+        ["Accept: application/json", "Content-Type: application/json", "User-Agent: Go-http-client/1.1"],
+        b'{"kind":"ViewerKubeconfigRequest","apiVersion":"authentication.gardener.cloud/v1alpha1","metadata":{"name":"demo"'
+        b',"namespace":"garden-local","creationTimestamp":null},"spec":{"expirationSeconds":600},"status":{"kubeconfig":'
+        b'null,"expirationTimestamp":null}}\n',
+    ),
+    # A client that prefers protobuf for answers, and takes JSON from servers of custom resources.
+    "protobuf with fallback": (
+        "adminkubeconfig",
+        [
+            "Accept: application/vnd.kubernetes.protobuf,application/json",
+            "Content-Type: application/json",
+            "User-Agent: client-go",
+        ],
+        b'{"spec":{"expirationSeconds":600}}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("client", REQUESTS_OF_CLIENTS)
+async def test_a_request_as_a_client_of_gardener_writes_it_is_served(garden: AtTheDoor, client: str) -> None:
+    """Head and body in the bytes that these clients send; the answer is what their decoders read."""
+    subresource, headers, body = REQUESTS_OF_CLIENTS[client]
+    head = request(
+        f"{PATH}/{subresource}", *headers, "Accept-Encoding: gzip", f"Content-Length: {len(body)}", method="POST"
+    )
+
+    answer = await garden.door.ask(head.encode() + body, garden.user(ALICE))
+
+    assert answer.status == 201, answer.body
+    assert answer.headers["content-type"].startswith("application/json")
+    content = json.loads(answer.body)
+    assert content["apiVersion"] == "authentication.gardener.cloud/v1alpha1"
+    role = subresource.removesuffix("kubeconfig")
+    assert content["kind"] == f"{role.capitalize()}KubeconfigRequest"
+    assert content["spec"] == {"expirationSeconds": 600}
+    assert content["status"].keys() == {"kubeconfig", "expirationTimestamp"}
+    assert subject(answer) == f"CN=gardener.cloud:{role}:alice,O=gardener.cloud:project:{role}s"
+
+
 async def test_kubectl_gets_a_kubeconfig_by_raw_with_the_certificate_of_a_user(garden: AtTheDoor) -> None:
     config = pki.kubeconfig(f"https://127.0.0.1:{garden.door.port}", garden.door.ca, garden.user(ALICE), "garden")
     file = pki.write_kubeconfig(garden.door.directory / "alice.kubeconfig", config)

@@ -1,6 +1,7 @@
 """The admission server of the garden: a process that answers the API server's webhooks."""
 
 import asyncio
+import gc
 import logging
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -214,6 +215,10 @@ async def _become_ready(caches: Caches, health: Health, certificates: Sequence[a
     await asyncio.gather(
         *(each.wait() for each in certificates), *(caches.of(resource).synced() for resource in _CACHED)
     )
+    # The caches hold most objects of this process. A full collection visits all of them: it takes 60 ms for 500 Shoots,
+    # in the middle of a review, and frees nothing, because these objects have no cycles.
+    gc.collect()
+    gc.freeze()
     health.ready = True
     log.info("answering admission reviews")
     await asyncio.Event().wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import math
 import re
 import time
@@ -18,6 +19,8 @@ from pydantic import Field
 from api.model import ApiModel
 from workers.subresources.refusals import Refusal
 
+log = logging.getLogger(__name__)
+
 REFUSED = Metric(
     "gardener_subresource_limited_requests_total", "Requests to subresources that got status 429.", ["reason"]
 )
@@ -25,6 +28,9 @@ IN_PROGRESS = Gauge("gardener_subresource_requests_in_progress", "Requests to su
 
 _USERS = 10_000
 """Maximum number of users that are remembered. A further one takes the place of the user that asked least recently."""
+_LOG_SECONDS = 10.0
+_ROUNDING = 1e-6
+"""Seconds that sums of many small times may be wrong by."""
 _SERVICE_ACCOUNT = re.compile(r"(system:serviceaccount:[^:]+):.*", re.DOTALL)
 
 
@@ -48,16 +54,22 @@ class Users:
     _rested: dict[bytes, float] = field(default_factory=dict)
     """Time at which a user has its whole burst again, by user; the user that asked least recently is first."""
     _running: Counter[bytes] = field(default_factory=Counter)
+    _logged: float = -math.inf
+    """Time of the last line in the log about a refused request."""
 
     @contextlib.contextmanager
     def request(self, name: str) -> Iterator[None]:
         """One request of a user. Raises Refusal (429) beyond the limits."""
         user = _key(name)
-        self._count(user)
-        if self._running[user] >= self.limits.at_once:
-            raise limited(
-                "user-at-once", f"you have {self.limits.at_once} requests in progress: wait for their answers"
-            )
+        try:
+            self._count(user)
+            if self._running[user] >= self.limits.at_once:
+                raise limited(
+                    "user-at-once", f"you have {self.limits.at_once} requests in progress: wait for their answers"
+                )
+        except Refusal:
+            self._log(name)
+            raise
         self._running[user] += 1
         try:
             with IN_PROGRESS.track_inprogress():
@@ -71,7 +83,7 @@ class Users:
         now, limits = self.clock(), self.limits
         rested = max(self._rested.get(user, now), now)
         wait = rested - now - (limits.burst - 1) / limits.requests_per_second
-        if wait > 0:
+        if wait > _ROUNDING:
             raise limited(
                 "user-rate",
                 f"you have made more than {limits.burst} requests, and more than {limits.requests_per_second:g} a "
@@ -81,6 +93,13 @@ class Users:
         self._rested.pop(user, None)
         self._rested[user] = rested + 1 / limits.requests_per_second
         self._forget(now)
+
+    def _log(self, name: str) -> None:
+        """Name the user in the log, in at most one line in 10 s: a user who asks in a loop must not fill the log."""
+        now = self.clock()
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            log.warning("user %r gets status 429: more requests than limitsOfUsers allows", name[:512])
 
     def _forget(self, now: float) -> None:
         while self._rested and (len(self._rested) > _USERS or self._rested[next(iter(self._rested))] <= now):

@@ -1,6 +1,7 @@
 """Admission decides about gardenlets by its caches; before a refusal it reads a few single objects."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from kube.cache import Caches
 from tests.unit.admission.test_seed_authorizer import GARDEN, ask, binding, shoot
 from tests.unit.kube.api_server import ApiServer, _parse
 from tests.unit.kube.waiting import until
-from workers.admission import seed_authorizer
+from workers.admission import process, seed_authorizer
 from workers.admission.process import CachedGarden
 from workers.admission.seed_authorizer import application
+from workers.lib.runtime import Health
 
 KINDS = {
     each.kind: each
@@ -131,3 +133,18 @@ async def test_few_refusals_of_a_seed_wait_at_the_same_time(running: Running, mo
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_collections_of_garbage_leave_out_the_caches_once_admission_is_ready() -> None:
+    """A full collection of a garden with 500 Shoots takes longer than 99 of 100 reviews may take."""
+    health = Health()
+    async with ApiServer().running() as api, api.client() as client:
+        caches = Caches(client)
+        starting = asyncio.create_task(process._become_ready(caches, health, []))
+        try:
+            await until(lambda: health.ready)
+            assert gc.get_freeze_count() > 10_000
+        finally:
+            gc.unfreeze()
+            starting.cancel()
+            await caches.close()

@@ -57,6 +57,21 @@ def test_a_refusal_says_when_the_next_request_is_served() -> None:
     assert served(users, "alice", 1) == 1
 
 
+def test_the_log_names_the_user_and_is_not_filled(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    users = users_of(clock)
+
+    for _ in range(3):
+        assert served(users, "alice", 1000) < 1000
+        clock.now += 4
+    assert [each.getMessage() for each in caplog.records] == [
+        "user 'alice' gets status 429: more requests than limitsOfUsers allows"
+    ]
+    clock.now += 2
+    assert served(users, "alice", 1000) < 1000
+    assert len(caplog.records) == 2
+
+
 def test_a_place_of_a_user_is_free_after_an_error() -> None:
     users = users_of(Clock())
     for _ in range(3):
