@@ -10,6 +10,7 @@ from typing import Any
 
 from api.decisions.versions import Version
 from api.validation import field, logins
+from api.validation.expressions import check_authentication_expressions
 from landscape.errors import LandscapeError
 from landscape.files import write_if_changed
 from landscape.kube import connected
@@ -39,6 +40,7 @@ def trust(plan: Plan, configuration: str) -> None:
         faults = logins.check_authentication(
             parsed, minor=minor, own_issuers=own, tunnel=False, anonymous=False, any_host=True
         )
+        faults.found += check_authentication_expressions(parsed, minor).found
         if parsed.anonymous is not None:
             faults.forbidden(field.Path("anonymous"), "the API server reads it only when it starts")
     if parsed is None or faults:

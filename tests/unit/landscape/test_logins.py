@@ -60,6 +60,7 @@ def test_a_garden_trusts_no_issuer_until_one_is_named_and_then_keeps_it(plan: Pl
     [
         ({"jwt": [{"issuer": {"url": "http://a.example.org"}}]}, "must be an https URL"),
         ({"anonymous": {"enabled": True}}, "anonymous: Forbidden: the API server reads it only when it starts"),
+        ({"jwt": [{"claimValidationRules": [{"expression": "claims.("}]}]}, "claimValidationRules[0].expression"),
         ({"jwts": []}, "jwts: Forbidden: is not a field of this file"),
         ({"kind": "Secret"}, "kind: Forbidden"),
     ],
