@@ -71,8 +71,8 @@ def test_a_bastion_that_stays_is_reached_by_what_is_printed(shoot: Shoot, tmp_pa
             [*made["nodes"][0]["command"], "uname", "-n"], capture_output=True, text=True, timeout=60, check=False
         )
         assert said.stdout.strip() == made["nodes"][0]["name"], said.stderr
-        for key in Path(made["directory"]).iterdir():
-            assert key.stat().st_mode & 0o077 == 0
+        modes = {each.name: each.stat().st_mode & 0o777 for each in Path(made["directory"]).glob("*.key")}
+        assert modes == {"bastion.key": 0o600, "node-0.key": 0o600}
     finally:
         shoot.garden("delete", KIND, made["bastion"]["name"])
         for file in Path(made["directory"]).iterdir():

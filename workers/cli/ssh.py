@@ -46,7 +46,7 @@ _KEEPALIVE_SECONDS = 600.0
 """A Bastion expires an hour after its last keepalive."""
 _READY_SECONDS = 15 * 60.0
 """As long as Gardener waits for an extension's Bastion. Source: spec/extensions.md 2."""
-_LOGIN_SECONDS = 60.0
+_LOGIN_SECONDS = 120.0
 _BETWEEN_LOGINS_SECONDS = 1.0
 _VIEWER_SECONDS = 600
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9.-]{1,253}")
@@ -413,7 +413,7 @@ def _write_files(
         f"  UserKnownHostsFile {_quoted(directory / 'known_hosts')}",
         "  GlobalKnownHostsFile /dev/null",
         "  StrictHostKeyChecking accept-new",
-        "  ConnectTimeout 10",
+        "  ConnectTimeout 30",
         "  ServerAliveInterval 30",
         "  LogLevel ERROR",
     ]
