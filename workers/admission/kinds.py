@@ -99,8 +99,8 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         entries = await garden.by_index(ENTRIES_BY_SEED, review.name)
-        shoots = await _shoots_on(review.name, garden)
-        refuse_forbidden(review, check_seed_unused(review.name, shoots, [full_name(each) for each in entries]))
+        left = [full_name(each) for each in entries]
+        refuse_forbidden(review, check_seed_unused(review.name, await _shoots_on(review.name, garden), left))
         return []
     seed, old = review.models(Seed)
     refuse_invalid(review, check_seed_operation(seed, old))
