@@ -39,7 +39,8 @@ Manifest = dict[str, Any]
 OPERATORS = "gardener.cloud:system:operators"
 """Group of the processes that run in the garden."""
 CONTROLLER_MANAGERS = "gardener.cloud:system:controller-managers"
-"""Group of the controller-manager, in addition to ``OPERATORS``: it alone writes roles and Secrets of the garden."""
+"""Group of the controller-manager, in addition to ``OPERATORS``: it alone writes roles and Secrets of the garden,
+and approves certificates."""
 SEEDS = "gardener.cloud:system:seeds"
 """Group of gardenlets."""
 
@@ -101,9 +102,6 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         rule([EXTENSIONS_API], ["customresourcedefinitions", "customresourcedefinitions/status"], ["create", "patch"])
         | {"resourceNames": list(CONVERTED)},
         rule(["certificates.k8s.io"], ["certificatesigningrequests"], read),
-        rule(["certificates.k8s.io"], ["certificatesigningrequests/approval"], ["update", "patch"]),
-        rule(["certificates.k8s.io"], ["signers"], ["approve"])
-        | {"resourceNames": ["kubernetes.io/kube-apiserver-client"]},
     ]
     return [
         *bound_role(OPERATORS, common, OPERATORS),
@@ -344,6 +342,10 @@ def _controller_manager() -> list[Manifest]:
     change = [*READ, "create", "patch", "delete"]
     return [
         rule([""], ["secrets"], ["*"]),
+        # It approves the certificates of gardenlets. A certificate may name any group.
+        rule(["certificates.k8s.io"], ["certificatesigningrequests/approval"], ["update", "patch"]),
+        rule(["certificates.k8s.io"], ["signers"], ["approve"])
+        | {"resourceNames": ["kubernetes.io/kube-apiserver-client"]},
         rule([RBAC], ["clusterroles"], [*change, "bind", "escalate"]),
         rule([RBAC], ["clusterrolebindings", "rolebindings"], change),
     ]

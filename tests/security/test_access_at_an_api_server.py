@@ -641,6 +641,11 @@ WRITES_OF_A_PROCESS: dict[str, tuple[str, str, Object]] = {
         "/api/v1/namespaces/kube-system/serviceaccounts/clusterrole-aggregation-controller/token",
         {"spec": {}},
     ),
+    "approval of a certificate, which may name any group": (
+        "PATCH",
+        "/apis/certificates.k8s.io/v1/certificatesigningrequests/of-a-bootstrap-token/approval",
+        {"status": {"conditions": []}},
+    ),
     "credentials of a Project": ("POST", "/api/v1/namespaces/garden-team/secrets", {"metadata": {"name": "local"}}),
 }
 
@@ -648,7 +653,8 @@ WRITES_OF_A_PROCESS: dict[str, tuple[str, str, Object]] = {
 @pytest.mark.attack(actor="T6", asset="A1", finding=18)
 @pytest.mark.parametrize("wanted", WRITES_OF_A_PROCESS)
 async def test_an_attacker_in_one_process_of_the_garden_gives_it_more_rights(garden: RealGarden, wanted: str) -> None:
-    """The scheduler is taken over. The controller-manager alone writes roles, and Secrets that ask for tokens."""
+    """The scheduler is taken over. The controller-manager alone writes roles, and Secrets that ask for tokens, and
+    approves certificates."""
     verb, path, body = WRITES_OF_A_PROCESS[wanted]
     format_of_patch = MERGE_PATCH if verb == "PATCH" else None
 
