@@ -32,9 +32,9 @@ from kube.cache import Cache
 
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
-_APPLY_SECONDS = 3 * 60
 _QUOTED = 300
 """Maximum number of characters that an error quotes of an annotation of a Node."""
+_APPLY_SECONDS = 3 * 60
 """Seconds that a node may take to apply its configuration once it is its turn. Source: spec/extensions.md 7, step 8."""
 
 

@@ -75,7 +75,7 @@ def add(
 
     def change(found: list[Member]) -> list[Member]:
         known = _known(found, subject)
-        wanted = [*_roles(known or {}), *(roles or (() if known else ("viewer",)))]
+        wanted = [*_roles(known or {}), *roles] or ["viewer"]
         first, *further = dict.fromkeys(wanted)
         made = {**(known or subject), "role": first, "roles": further}
         return [made if each is known else each for each in found] if known else [*found, made]

@@ -46,6 +46,14 @@ async def test_a_member_gets_more_roles_and_keeps_its_own(garden_server: ApiServ
     assert members(garden_server) == {"ann": ["admin", "owner", "uam"]}
 
 
+async def test_a_member_without_a_role_becomes_a_viewer(garden_server: ApiServer, command: Command) -> None:
+    """Such a member may be older than the default of the garden."""
+    bare = {key: value for key, value in ANN.items() if not key.startswith("role")}
+    garden_server.change(PROJECTS, "dev", None, {"spec": {"members": [bare]}})
+
+    assert (await command("project", "members", "add", "dev", "ann")).stdout == "User ann: viewer\n"
+
+
 async def test_a_role_or_the_whole_member_is_removed(garden_server: ApiServer, command: Command) -> None:
     account = ("robot", "--kind", "serviceaccount", "--namespace", "garden-dev")
     await command("project", "members", "add", "dev", *account, "--role", "admin", "--role", "uam")
