@@ -74,6 +74,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/lost-seed.md": {"gardener shoot move": "tests/landscape/test_dead_seed.py"},
     "docs/operations/seed.md": {"gardener seed evacuate": "tests/landscape/test_evacuation.py"},
     "docs/operations/upgrade.md": {"": "tests/charts/test_rendering.py"},
+    "docs/operations/workload-identity.md": {"kubectl create --raw": "tests/unit/subresources/test_tokens.py"},
     "docs/tutorial.md": {"": "tests/landscape/test_tutorial.py"},
     "examples/local_extension/README.md": {"": "tests/unit/examples/test_local_extension.py"},
 }

@@ -110,7 +110,7 @@ async def test_a_project_chooses_what_a_quota_counts_for_its_machines(client: An
 
 @pytest.mark.attack(actor="T1", asset="A1", finding=18)
 async def test_a_project_makes_machines_that_run_count_less(client: Any, garden: FakeGarden) -> None:
-    """What the machines no longer count, the project could use for further ones."""
+    """Amounts that the machines no longer count would be free for further machines."""
     approved = changed(CHILD, "spec.machineTypes", [BIG])
     approved = changed(approved, "metadata.annotations", {APPROVED: str(types_digest(approved))})
     shoot = changed(complete("spec.provider.workers.0.machine.type", "big").to_wire(), "spec.cloudProfile", NAMESPACED)

@@ -29,7 +29,7 @@ def faults(path: str, value: Any, minor: int = 37) -> str:
 # fmt: off
 ACCEPTED: list[tuple[str, Any]] = [
     (USERNAME, {"expression": "'company:' + claims.sub"}),
-    (USERNAME, {"expression": "claims.?sub.orValue('nobody')"}),
+    (USERNAME, {"expression": "claims.?sub.orValue('unknown')"}),
     (USERNAME, {"expression": "claims.email_verified ? claims.email : claims.sub"}),
     ("jwt/0/claimMappings/groups", {"expression": "claims.roles.split(',').map(each, 'company:' + each)"}),
     ("jwt/0/claimMappings/groups", {"expression": "has(claims.groups) ? claims.groups : []"}),
