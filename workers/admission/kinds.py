@@ -107,12 +107,12 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if not review.spec_changed or review.deleting:
         return []
     refuse_invalid(review, check_seed(seed, old))
-    shoots = [
+    near = [
         shoot
         for _, domain in seed_domains(seed)
         for shoot in await overlapping(domain, SHOOTS_BY_DOMAIN, SHOOTS_BELOW_DOMAIN, garden)
     ]
-    refuse_forbidden(review, check_seed_domains(seed, old, domains_of(shoots)))
+    refuse_forbidden(review, check_seed_domains(seed, old, domains_of(near)))
     if old is not None:
         refuse_forbidden(review, check_seed_change(seed, old, await _shoots_on(review.name, garden)))
     refuse_forbidden(review, await _missing_seed_references(seed, garden))
