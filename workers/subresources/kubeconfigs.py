@@ -184,7 +184,7 @@ class Kubeconfigs:
                 f"may have {_OF_SHOOT}, and {_OF_USER} of one user: wait until some expire, and ask for shorter ones",
             )
         data: dict[str, str | None] = {serial: None for serial, each in before.items() if each.expired(now)}
-        data[f"{certificate.serial_number:040x}"] = noted(entry)
+        data[f"{certificate.serial_number:032x}"] = noted(entry)
         if known is None:
             owner = owner_reference(resources.SHOOT, metadata["name"], metadata["uid"], controller=False)
             meta = {"name": name, "namespace": namespace, "ownerReferences": [owner]}
@@ -250,7 +250,7 @@ def _audit(kind: Kind, shoot: Object, user: User, certificate: x509.Certificate,
         "shootUid": metadata["uid"],
         "user": user.name,
         "group": str(certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value),
-        "serial": f"{certificate.serial_number:040x}",
+        "serial": f"{certificate.serial_number:032x}",
         "issuer": _common_name(certificate.issuer),
         "expires": expires,
     }

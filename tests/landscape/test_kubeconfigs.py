@@ -1,0 +1,107 @@
+"""Kubeconfigs that ``kubectl create --raw`` gets from the garden, at the API server of a real cluster: while the
+cluster's authorities are rotated, and after they have expired.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from kube.client import KubeClient
+from tests.landscape.clients import Access, Session
+from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.shoots import CREATION, NAMESPACE, Shoot, eventually, refused
+from workers.lib.access import User
+from workers.subresources.kubeconfigs import ADMIN, Kubeconfigs
+
+pytestmark = [pytest.mark.landscape, pytest.mark.timeout(CREATION + 120, func_only=True)]
+
+_HALF_SECONDS = 180
+_LIFE_SECONDS = 5
+_UNAUTHORIZED = 401
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """A kubeconfig as the garden answers it."""
+
+    shoot: Shoot
+    content: dict[str, Any]
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(base64.b64decode(self._user["client-certificate-data"]))
+
+    @property
+    def shown(self) -> str:
+        """Begin of the certificate's serial number, by which the garden names the kubeconfig."""
+        return f"{self.certificate.serial_number:032x}"[:8]
+
+    @property
+    def _user(self) -> dict[str, str]:
+        (user,) = self.content["users"]
+        return dict(user["user"])
+
+    def status(self) -> int:
+        """Status of the API server's answer."""
+        path = self.shoot.directory / f"kubeconfig-{self.shown}.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(self.content))
+        session = Session(Access(self.shoot, path))
+        try:
+            return session.ask("GET", "/api/v1/namespaces/default")[0]
+        finally:
+            session.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    """A cluster without machines: its API server is all that these tests need."""
+    shoot = Shoot(landscape, "issued", tmp_path_factory.mktemp("kubeconfigs"))
+    manifest = shoot.manifest()
+    manifest["spec"]["provider"].pop("workers")
+    for part in ("networking", "credentialsBindingName"):
+        manifest["spec"].pop(part)
+    with shoot.created(manifest):
+        yield shoot
+
+
+def issued(shoot: Shoot) -> Kubeconfig:
+    path = f"/apis/core.gardener.cloud/v1beta1/namespaces/{NAMESPACE}/shoots/{shoot.name}/adminkubeconfig"
+    answer = json.loads(shoot.landscape.kubectl("garden", "create", "--raw", path, "-f", "-", stdin='{"spec": {}}'))
+    return Kubeconfig(shoot, json.loads(base64.b64decode(answer["status"]["kubeconfig"])))
+
+
+async def test_an_expired_kubeconfig_is_refused(cluster: Shoot) -> None:
+    """The server's own code issues it, with a maximum validity that no configuration may have."""
+    async with KubeClient.from_kubeconfig(cluster.landscape.directory / "kubeconfigs/garden.yaml") as garden:
+        short = Kubeconfigs(garden, {ADMIN.subresource: _LIFE_SECONDS})
+        answer = await short.issue(ADMIN, NAMESPACE, cluster.name, ADMIN.model(), User("alice"), dry_run=False)
+    assert answer.status is not None
+    kubeconfig = Kubeconfig(cluster, json.loads(base64.b64decode(answer.status.kubeconfig or "")))
+
+    assert issued(cluster).status() == 200
+    eventually(lambda: kubeconfig.status() == _UNAUTHORIZED, "the end of the kubeconfig", _LIFE_SECONDS + 30)
+
+
+@pytest.mark.timeout(CREATION + _HALF_SECONDS, func_only=True)
+def test_a_kubeconfig_is_accepted_while_its_authority_is_rotated_and_holds_the_completion(cluster: Shoot) -> None:
+    old = issued(cluster)
+    assert old.status() == 200
+
+    cluster.gardener("credentials", "rotate", cluster.reference, "ca")
+    cluster.wait_for_rotation("certificateAuthorities", "Prepared", _HALF_SECONDS)
+    new = issued(cluster)
+    assert new.certificate.issuer != old.certificate.issuer
+    assert (old.status(), new.status()) == (200, 200)
+
+    environment = f"GARDENER_LANDSCAPE={cluster.landscape.name}"
+    refusal = refused("env", environment, BIN / "gardener", "credentials", "complete", cluster.reference, "ca")
+    named = set(re.findall(r"kubeconfig ([0-9a-f]{8}) of \S+ is valid until", refusal))
+    assert old.shown in named, refusal
+    assert new.shown not in named, refusal
