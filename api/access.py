@@ -187,7 +187,8 @@ def _administrator() -> list[Manifest]:
 def _viewer() -> list[Manifest]:
     kinds = (
         "backupbuckets backupentries cloudprofiles controllerdeployments controllerinstallations "
-        "controllerregistrations exposureclasses namespacedcloudprofiles projects quotas secretbindings seeds shoots"
+        "controllerregistrations exposureclasses namespacedcloudprofiles plants projects quotas secretbindings seeds "
+        "shoots"
     )
     return [
         rule([CORE], kinds.split(), READ),
@@ -223,7 +224,7 @@ def _project_member() -> list[Manifest]:
         rule([""], ["configmaps", "secrets"], WRITE),
         rule([""], ["events", "resourcequotas", "serviceaccounts"], READ),
         rule(["events.k8s.io"], ["events"], READ),
-        rule([CORE], ["namespacedcloudprofiles", "quotas", "secretbindings", "shoots"], WRITE),
+        rule([CORE], ["namespacedcloudprofiles", "plants", "quotas", "secretbindings", "shoots"], WRITE),
         rule([CORE], ["shoots/adminkubeconfig", "shoots/viewerkubeconfig"], ["create"]),
         rule([CORE], ["shoots/finalizers"], ["update"]),
         rule([SECURITY], ["credentialsbindings", "workloadidentities"], WRITE),
@@ -236,7 +237,7 @@ def _project_viewer() -> list[Manifest]:
     return [
         rule([""], ["configmaps", "events", "resourcequotas", "serviceaccounts"], READ),
         rule(["events.k8s.io"], ["events"], READ),
-        rule([CORE], ["namespacedcloudprofiles", "quotas", "secretbindings", "shoots"], READ),
+        rule([CORE], ["namespacedcloudprofiles", "plants", "quotas", "secretbindings", "shoots"], READ),
         rule([CORE], ["shoots/viewerkubeconfig"], ["create"]),
         rule([SECURITY], ["credentialsbindings"], READ),
         rule([OPERATIONS], ["bastions"], READ),

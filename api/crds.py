@@ -25,6 +25,7 @@ _KINDS = {
         "core.v1beta1.internal_secret:InternalSecret",
         "core.v1beta1.backup_bucket:BackupBucket",
         "core.v1beta1.backup_entry:BackupEntry",
+        "core.v1beta1.plant:Plant",
         "core.v1beta1.controller_registration:ControllerRegistration",
         "core.v1.controller_deployment:ControllerDeployment",
         "core.v1beta1.controller_deployment:ControllerDeployment",

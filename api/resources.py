@@ -176,6 +176,7 @@ CONTROLLER_REGISTRATION = _cluster("core.gardener.cloud/v1beta1", "ControllerReg
 EXPOSURE_CLASS = _cluster("core.gardener.cloud/v1beta1", "ExposureClass", "exposureclasses")
 INTERNAL_SECRET = _add("core.gardener.cloud/v1beta1", "InternalSecret")
 NAMESPACED_CLOUD_PROFILE = _add("core.gardener.cloud/v1beta1", "NamespacedCloudProfile")
+PLANT = _add("core.gardener.cloud/v1beta1", "Plant")
 PROJECT = _cluster("core.gardener.cloud/v1beta1", "Project")
 QUOTA = _add("core.gardener.cloud/v1beta1", "Quota")
 SECRET_BINDING = _add("core.gardener.cloud/v1beta1", "SecretBinding")

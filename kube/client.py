@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -14,11 +15,13 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from api.resources import NotAName, Resource, UnknownKind, resource_of
 from api.resources import Object as Object
@@ -94,6 +97,16 @@ class Limits:
     """Number of objects in the first page. If a page is too large, the client asks for a smaller one."""
 
 
+@dataclass(frozen=True)
+class Guard:
+    """Limits the servers to which a client connects, if a tenant names them."""
+
+    fault: Callable[[str], str]
+    """Returns why the client must not connect to an IP address; empty if it may."""
+    resolver: AbstractResolver
+    """Resolves names. It needs threads of its own: a tenant's DNS server may delay its answers."""
+
+
 @dataclass
 class _Budget:
     """Bytes that all pages of one list may have together."""
@@ -152,7 +165,8 @@ class KubeClient:
     Failures raise ``kube.errors.ApiError``. The client reads rotated files again: its token file, and a kubeconfig
     that was given as a path, with the files that the kubeconfig names.
 
-    With limits, an answer that has more bytes raises AnswerTooLarge.
+    With limits, an answer that has more bytes raises AnswerTooLarge. With a guard, the client connects to no IP address
+    to which the guard objects, also if the server's name resolves to it.
     """
 
     def __init__(
@@ -162,9 +176,11 @@ class KubeClient:
         kubeconfig_path: Path | None = None,
         run_programs: bool = False,
         limits: Limits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._limits = limits
+        self._guard = guard
         self._path = kubeconfig_path
         self._run_programs = run_programs
         self._issued: Issued | None = None
@@ -717,7 +733,7 @@ class KubeClient:
             endpoint = replace(endpoint, certificate=self._issued.certificate, key=self._issued.key)
         if self._transport is None:
             try:
-                self._transport = _Transport(endpoint, limited=self._limits is not None)
+                self._transport = _Transport(endpoint, limited=self._limits is not None, guard=self._guard)
             except ssl.SSLError as error:
                 fault = error.reason or "not in PEM format"
                 raise Unreachable(0, f"certificates of the kubeconfig can't be used: {fault}", doing) from None
@@ -828,8 +844,9 @@ class _Transport:
     ``limited``: answers are not decompressed, because a small answer may decompress to a very large one.
     """
 
-    def __init__(self, endpoint: Endpoint, *, limited: bool = False) -> None:
+    def __init__(self, endpoint: Endpoint, *, limited: bool = False, guard: Guard | None = None) -> None:
         self._endpoint = endpoint
+        self._guard = guard
         self._limited = limited
         self._session: aiohttp.ClientSession | None = None
         self._answers: weakref.WeakSet[aiohttp.ClientResponse] = weakref.WeakSet()
@@ -845,7 +862,11 @@ class _Transport:
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                limit=0, ssl=self._tls, keepalive_timeout=60, socket_factory=_watchful_socket
+                limit=0,
+                ssl=self._tls,
+                keepalive_timeout=60,
+                socket_factory=partial(_watchful_socket, self._guard),
+                resolver=self._guard.resolver if self._guard else None,
             )
             # Connect to API servers directly or through the kubeconfig's proxy, not through HTTPS_PROXY.
             self._session = aiohttp.ClientSession(
@@ -885,9 +906,15 @@ class _Transport:
             await self.close()
 
 
-def _watchful_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that detects within 30 s that its peer is gone, also without traffic."""
-    family, kind, protocol, _, _ = address
+def _watchful_socket(guard: Guard | None, address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that detects within 30 s that its peer is gone, also without traffic.
+
+    Raises OSError if the guard objects to the address. The client asks here, after the name was resolved: an answer of
+    DNS that is checked earlier may be another one than the connection uses.
+    """
+    family, kind, protocol, _, target = address
+    if guard is not None and (why := guard.fault(str(target[0]))):
+        raise OSError(errno.EACCES, f"its address {why}")
     made = socket.socket(family=family, type=kind, proto=protocol)
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

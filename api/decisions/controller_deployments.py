@@ -16,7 +16,16 @@ from pydantic import ValidationError
 
 from api.constants import CORE
 from api.core.v1.controller_deployment import HelmControllerDeployment
-from api.resources import CONTROLLER_DEPLOYMENT, CONTROLLER_DEPLOYMENT_V1BETA1, Object, ObjectView
+from api.resources import (
+    CONFIG_MAP,
+    CONTROLLER_DEPLOYMENT,
+    CONTROLLER_DEPLOYMENT_V1BETA1,
+    SECRET,
+    WORKLOAD_IDENTITY,
+    Object,
+    ObjectView,
+    Resource,
+)
 
 _MIGRATION = "migration.controllerdeployment.gardener.cloud/"
 TYPE, CONFIG = f"{_MIGRATION}type", f"{_MIGRATION}providerConfig"
@@ -97,6 +106,20 @@ def _to_v1beta1(obj: ObjectView) -> Object:
     return {**found, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
 
 
+def references(deployment: ObjectView) -> set[tuple[Resource, str]]:
+    """Kinds and names of the objects in namespace ``garden`` that a ControllerDeployment in v1 names.
+
+    Entries of ``resources`` of other kinds are left out: validation refuses them.
+    """
+    repository = (deployment.get("helm") or {}).get("ociRepository") or {}
+    secrets = (repository.get(each) for each in ("pullSecretRef", "caBundleSecretRef"))
+    named = [each["resourceRef"] for each in deployment.get("resources") or ()]
+    return {(SECRET, each["name"]) for each in secrets if each} | {
+        (REFERABLE[each["kind"]], each["name"]) for each in named if each["kind"] in REFERABLE
+    }
+
+
+REFERABLE = {each.kind: each for each in (SECRET, CONFIG_MAP, WORKLOAD_IDENTITY)}
 _OLD = {"rawChart": "chart"}
 _NEW = {old: new for new, old in _OLD.items()}
 """Names of fields that differ between ``helm`` of v1 and ``providerConfig`` of v1beta1."""

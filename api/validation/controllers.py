@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from api.decisions.controller_deployments import CUSTOM, HELM, TYPE, Unconvertible, converted, misfit
+from api.decisions.controller_deployments import CUSTOM, HELM, REFERABLE, TYPE, Unconvertible, converted, misfit
 from api.resources import CONTROLLER_DEPLOYMENT, CONTROLLER_DEPLOYMENT_V1BETA1, ObjectView
 from api.validation.field import Faults, Path
 
@@ -39,6 +39,10 @@ def check_controller_deployment(obj: ObjectView) -> Faults:
         _check_helm(helm, path, chart, faults)
     names = [each["name"] for each in obj.get("resources") or ()]
     faults.duplicates(Path("resources"), names, "name")
+    for index, each in enumerate(obj.get("resources") or ()):
+        if each["resourceRef"]["kind"] not in REFERABLE:
+            path = Path("resources") @ index / "resourceRef.kind"
+            faults.unsupported(path, each["resourceRef"]["kind"], sorted(REFERABLE))
     for index, name in enumerate(names):
         if not name.isascii() or not name.isalnum():
             faults.invalid(

@@ -39,7 +39,7 @@ from workers.admission.webhooks import CONVERT_PATH, MUTATE_PATH, PROTECT_PATH, 
 from workers.controller_manager.storage_versions import run_storage_version_controller
 from workers.setup import set_up_garden
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180, func_only=True)]
 
 PROCESS = "gardener.cloud:system:admission"
 CHART = base64.b64encode(b"a chart").decode()

@@ -121,6 +121,10 @@ def _quotas(binding: Object) -> Iterable[str]:
     return {place(each.namespace, each.name, resources.QUOTA) for each in named_quotas(binding)}
 
 
+def _secret_of_plant(plant: Object) -> Iterable[str]:
+    return (place(plant["metadata"]["namespace"], plant["spec"]["secretRef"]["name"]),)
+
+
 def _registered_kinds(registration: Object) -> Iterable[str]:
     return {each["kind"] for each in (registration.get("spec") or {}).get("resources") or ()}
 
@@ -147,6 +151,7 @@ BINDINGS_BY_QUOTA = {each: Index(each, "quota", _quotas) for each in BINDINGS}
 BUCKETS_BY_SECRET = Index(resources.CORE_BACKUP_BUCKET, "secret", _secrets_of_bucket)
 ENTRIES_BY_BUCKET = Index(resources.CORE_BACKUP_ENTRY, "bucket", _of_spec("bucketName"))
 ENTRIES_BY_SEED = Index(resources.CORE_BACKUP_ENTRY, "seed", _of_spec("seedName"))
+PLANTS_BY_SECRET = Index(resources.PLANT, "secret", _secret_of_plant)
 REGISTRATIONS_BY_KIND = Index(resources.CONTROLLER_REGISTRATION, "kind", _registered_kinds)
 
 INDEXES = (
@@ -154,5 +159,12 @@ INDEXES = (
     *(SEEDS_BY_DOMAIN, SEEDS_BELOW_DOMAIN, SEEDS_BY_DEFAULT_DOMAIN, PROJECTS_BY_NAMESPACE),
     *BINDINGS_BY_CREDENTIALS.values(),
     *BINDINGS_BY_QUOTA.values(),
-    *(BUCKETS_BY_SECRET, ENTRIES_BY_BUCKET, ENTRIES_BY_SEED, REGISTRATIONS_BY_KIND, PROFILES_BY_PARENT),
+    *(
+        BUCKETS_BY_SECRET,
+        PLANTS_BY_SECRET,
+        ENTRIES_BY_BUCKET,
+        ENTRIES_BY_SEED,
+        REGISTRATIONS_BY_KIND,
+        PROFILES_BY_PARENT,
+    ),
 )

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 
 from api import resources
 from api.bastions.v1alpha1.bastion import Bastion
-from api.constants import PROJECT_NAME, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
+from api.constants import GARDEN_NAMESPACE, PROJECT_NAME, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
 from api.core.v1beta1.internal_secret import InternalSecret
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.quota import Quota
 from api.core.v1beta1.seed import Seed
+from api.decisions import controller_deployments
 from api.defaulting.bastion import default_bastion
 from api.defaulting.cloud_profile import label_for_extensions
 from api.defaulting.project import default_project
@@ -55,6 +56,7 @@ from workers.admission.indexes import (
     place,
 )
 from workers.admission.logins import validate_reference
+from workers.admission.plants import validate_plant
 from workers.admission.profiles import (
     mutate_cloud_profile,
     mutate_namespaced_cloud_profile,
@@ -238,7 +240,23 @@ async def validate_controller_deployment(review: Review, garden: Garden) -> list
         return []
     if review.old is None or _without_metadata(review.object) != _without_metadata(review.old):
         refuse_invalid(review, check_controller_deployment(review.object))
+        new = _referred_by(review.object) - (_referred_by(review.old) if review.old else set())
+        faults = Faults()
+        for resource, name in sorted(new, key=str):
+            if not await garden.find(resource, name, GARDEN_NAMESPACE):
+                why = f"there is no such {resource.kind} in namespace {GARDEN_NAMESPACE}"
+                faults.not_found(Path("resources"), name, why)
+        refuse_forbidden(review, faults)
     return []
+
+
+def _referred_by(deployment: Object) -> set[tuple[Resource, str]]:
+    """Objects that it names; none for a stored object that contradicts itself."""
+    try:
+        newest = controller_deployments.converted(deployment, resources.CONTROLLER_DEPLOYMENT.api_version)
+    except controller_deployments.Unconvertible:
+        return set()
+    return controller_deployments.references(newest)
 
 
 def _without_metadata(obj: Object) -> Object:
@@ -320,6 +338,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.WORKLOAD_IDENTITY: validate_workload_identity,
     resources.OPERATIONS_BASTION: validate_bastion,
     resources.EXPOSURE_CLASS: warn_of_exposure_class,
+    resources.PLANT: validate_plant,
     # Both versions, so that the author of an object is told the faults by the names of the fields that it wrote.
     resources.CONTROLLER_DEPLOYMENT: validate_controller_deployment,
     resources.CONTROLLER_DEPLOYMENT_V1BETA1: validate_controller_deployment,

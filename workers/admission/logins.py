@@ -22,7 +22,8 @@ from api.validation import kubeconfigs, logins
 from api.validation.audit import POLICY_KEY, check_policy
 from api.validation.expressions import check_authentication_expressions, check_authorization_expressions
 from api.validation.field import Faults, Path
-from workers.admission.indexes import SHOOTS_BY_REFERENCE, place
+from api.validation.plants import parse_plant_kubeconfig
+from workers.admission.indexes import PLANTS_BY_SECRET, SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review, refuse_invalid
 
 _FIELD = Path("spec") / "kubernetes" / "kubeAPIServer"
@@ -62,8 +63,14 @@ async def validate_reference(review: Review, garden: Garden) -> list[str]:
                     "Invalid",
                     f'{review.kind} "{review.name}" is invalid: {wrong}: Shoot {name} names it in {use.path}',
                 )
+    if resource == resources.SECRET:
+        for plant in await garden.by_index(PLANTS_BY_SECRET, place(review.namespace, review.name, resource)):
+            _, faults = parse_plant_kubeconfig(text_of(review.object, kubeconfigs.KUBECONFIG_KEY))
+            if faults:
+                message = f"data[{kubeconfigs.KUBECONFIG_KEY}]: {faults}: Plant {plant['metadata']['name']} names it"
+                raise Refusal(422, "Invalid", f'{review.kind} "{review.name}" is invalid: {message}')
     if resource == resources.SECRET and kubeconfigs.KUBECONFIG_KEY in (review.object.get("data") or {}):
-        faults = kubeconfigs.check_kubeconfig(_text(review.object, kubeconfigs.KUBECONFIG_KEY))
+        faults = kubeconfigs.check_kubeconfig(text_of(review.object, kubeconfigs.KUBECONFIG_KEY))
         if faults:
             message = f"data[{kubeconfigs.KUBECONFIG_KEY}]: {faults}"
             raise Refusal(422, "Invalid", f'{review.kind} "{review.name}" is invalid: {message}')
@@ -136,7 +143,7 @@ class _Kubeconfig(_Use):
         self._connects = connects
 
     def faults(self, found: Object) -> str:
-        _, faults = kubeconfigs.parse_kubeconfig(_text(found, kubeconfigs.KUBECONFIG_KEY), connects=self._connects)
+        _, faults = kubeconfigs.parse_kubeconfig(text_of(found, kubeconfigs.KUBECONFIG_KEY), connects=self._connects)
         return _shown(kubeconfigs.KUBECONFIG_KEY, faults)
 
 
@@ -189,7 +196,8 @@ def _config(config_map: Object) -> str:
     return str((config_map.get("data") or {}).get(logins.CONFIG_KEY) or "")
 
 
-def _text(secret: Object, key: str) -> str:
+def text_of(secret: Object, key: str) -> str:
+    """Text of a key of a Secret; empty if the key is missing, or holds no text."""
     try:
         return base64.b64decode((secret.get("data") or {}).get(key) or "").decode()
     except (binascii.Error, UnicodeDecodeError):

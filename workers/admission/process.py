@@ -45,6 +45,7 @@ _CACHED = (
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
     resources.QUOTA,
+    resources.PLANT,
     resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
 )

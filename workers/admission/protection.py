@@ -11,14 +11,14 @@ from api.access import OPERATORS
 from api.constants import FINALIZER_FOREIGN, FINALIZER_REFERENCE_PROTECTION, GARDEN_NAMESPACE, UPDATE_RESTRICTION
 from api.labels import is_true
 from api.resources import Object, Resource
-from workers.admission.indexes import BINDINGS_BY_CREDENTIALS, SHOOTS_BY_REFERENCE, place
+from workers.admission.indexes import BINDINGS_BY_CREDENTIALS, PLANTS_BY_SECRET, SHOOTS_BY_REFERENCE, place
 from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import is_gardenlet
 from workers.lib.access import MASTERS, User
 
 FINALIZERS = (FINALIZER_REFERENCE_PROTECTION, FINALIZER_FOREIGN)
 PROTECTED = (resources.SECRET, resources.CONFIG_MAP, resources.INTERNAL_SECRET, resources.WORKLOAD_IDENTITY)
-"""Kinds that Shoots, Seeds and bindings refer to."""
+"""Kinds that Shoots, Seeds, Plants and bindings refer to."""
 _BY_PLURAL = {(each.group, each.plural): each for each in PROTECTED}
 
 REMOVES_FINALIZER = (
@@ -38,6 +38,9 @@ async def check_finalizers_kept(review: Review, garden: Garden) -> None:
         if shoots:
             names = ", ".join(sorted(each["metadata"]["name"] for each in shoots)[:5])
             raise Refusal.forbidden(review, _refusal(FINALIZER_REFERENCE_PROTECTION, f"Shoots refer to it: {names}"))
+        if plants := await garden.by_index(PLANTS_BY_SECRET, named):
+            names = ", ".join(sorted(each["metadata"]["name"] for each in plants)[:5])
+            raise Refusal.forbidden(review, _refusal(FINALIZER_REFERENCE_PROTECTION, f"Plants refer to it: {names}"))
         if await _seed_refers(resource, review, garden):
             raise Refusal.forbidden(review, _refusal(FINALIZER_REFERENCE_PROTECTION, "a Seed refers to it"))
     if FINALIZER_FOREIGN in before - after and await _is_bound(named, garden):

@@ -4,7 +4,7 @@ Source: spec/api-core.md 10.1, 12.
 
 - Quotas stay until no binding names them, ExposureClasses until no Shoot does, ControllerDeployments until no
   ControllerRegistration does, ControllerRegistrations until no ControllerInstallation does.
-- Secrets, ConfigMaps and WorkloadIdentities stay until no Shoot or Seed refers to them.
+- Secrets, ConfigMaps and WorkloadIdentities stay until no Shoot, Seed, Plant or ControllerDeployment refers to them.
 
 ``references.py`` does the same for bindings, their credentials and CloudProfiles.
 """
@@ -24,6 +24,7 @@ from api.constants import (
     FINALIZER_REFERENCE_PROTECTION,
     GARDEN_NAMESPACE,
 )
+from api.decisions import controller_deployments
 from api.decisions.credentials import BINDINGS
 from api.decisions.quota import named_quotas
 from api.resources import ObjectView, Resource
@@ -98,11 +99,19 @@ _INDEXES = {(held.resource, user): _values(named) for held in _HELD for user, na
 
 async def run_protection_controllers(client: KubeClient, caches: Caches) -> None:
     """Run until cancelled."""
-    kinds = {kind for held in _HELD for kind in (held.resource, *held.named_by)}
-    kinds |= {resources.SHOOT, resources.SEED, resources.PROJECT}
-    await asyncio.gather(*(caches.of(kind).synced() for kind in kinds))
-    controllers = [_controller(held, client, caches) for held in _HELD]
-    await asyncio.gather(_references(client, caches).run(), *(each.run() for each in controllers))
+    await asyncio.gather(_run_references(client, caches), *(_run_held(held, client, caches) for held in _HELD))
+
+
+async def _run_held(held: _Held, client: KubeClient, caches: Caches) -> None:
+    # Each kind on its own: while admission converts no ControllerDeployments, the other kinds are protected.
+    await asyncio.gather(*(caches.of(kind).synced() for kind in (held.resource, *held.named_by)))
+    await _controller(held, client, caches).run()
+
+
+async def _run_references(client: KubeClient, caches: Caches) -> None:
+    # A finalizer is removed only if all kinds that refer to the object are known.
+    await asyncio.gather(*(caches.of(kind).synced() for kind in (*_REFERRING, resources.PROJECT)))
+    await _references(client, caches).run()
 
 
 # Objects of the garden's kinds
@@ -160,7 +169,7 @@ class _HeldReconciler:
         return await patch_as_read(self._client, resources.QUOTA, quota, {"metadata": {"labels": labels}})
 
 
-# Objects that Shoots and Seeds refer to
+# Objects that Shoots, Seeds, Plants and ControllerDeployments refer to
 
 
 class _Reference(NamedTuple):
@@ -169,14 +178,19 @@ class _Reference(NamedTuple):
 
 
 _REFERABLE = (resources.SECRET, resources.CONFIG_MAP, resources.WORKLOAD_IDENTITY)
+_IN_GARDEN = (resources.SEED, resources.CONTROLLER_DEPLOYMENT)
+"""Kinds without a namespace, which refer to objects in namespace ``garden``."""
+_REFERRING = (resources.SHOOT, resources.PLANT, *_IN_GARDEN)
 
 
 def _references(client: KubeClient, caches: Caches) -> Controller:
-    """Controller of namespaces: each has the objects that its Shoots refer to, and namespace ``garden`` also those that
-    Seeds refer to."""
+    """Controller of namespaces: each has the objects that its Shoots and Plants refer to, and namespace ``garden`` also
+    those that Seeds and ControllerDeployments refer to."""
     controller = Controller("references of namespaces", _ReferenceReconciler(client, caches).reconcile, workers=2)
     controller.watch(caches.of(resources.SHOOT), keys=_home, when=_refers_to_others)
-    controller.watch(caches.of(resources.SEED), keys=lambda _: (Key(None, GARDEN_NAMESPACE),), when=_refers_to_others)
+    controller.watch(caches.of(resources.PLANT), keys=_home, when=_refers_to_others)
+    for kind in _IN_GARDEN:
+        controller.watch(caches.of(kind), keys=lambda _: (Key(None, GARDEN_NAMESPACE),), when=_refers_to_others)
     # The last Shoot of a namespace may have been deleted while no controller-manager ran.
     controller.watch(caches.of(resources.PROJECT), keys=_namespace, when=lambda event: event.old is None)
     return controller
@@ -197,7 +211,11 @@ def _refers_to_others(event: WatchEvent) -> bool:
 
 
 def _referred(obj: ObjectView) -> set[_Reference]:
-    """Objects that a Shoot or a Seed refers to."""
+    """Objects that a Shoot, a Seed, a Plant or a ControllerDeployment refers to."""
+    if obj["kind"] == resources.PLANT.kind:
+        return {_Reference(resources.SECRET, obj["spec"]["secretRef"]["name"])}
+    if obj["kind"] == resources.CONTROLLER_DEPLOYMENT.kind:
+        return {_Reference(*each) for each in controller_deployments.references(obj)}
     if obj["kind"] == resources.SHOOT.kind:
         found = {_Reference(each.resource, each.name) for each in references_in(obj)}
         return {each for each in found if each.resource in _REFERABLE}
@@ -213,9 +231,9 @@ class _ReferenceReconciler:
 
     async def reconcile(self, key: Key) -> Requeue | None:
         namespace = key.name
-        users = self._caches.of(resources.SHOOT).list(namespace)
+        users = [each for kind in (resources.SHOOT, resources.PLANT) for each in self._caches.of(kind).list(namespace)]
         if namespace == GARDEN_NAMESPACE:
-            users = [*users, *self._caches.of(resources.SEED).list()]
+            users += [each for kind in _IN_GARDEN for each in self._caches.of(kind).list()]
         wanted = {each for user in users for each in _referred(user)}
         for resource in _REFERABLE:
             await self._release(resource, namespace, {each.name for each in wanted if each.resource == resource})

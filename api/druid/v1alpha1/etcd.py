@@ -195,8 +195,8 @@ class Etcd(KubeObject):
         "v1alpha1",
         "etcds",
         columns=(
-            _condition("Ready", "Ready"),
-            Column("Quorate", ".status.ready", "boolean"),
+            Column("Ready", ".status.ready", "boolean"),
+            _condition("Quorate", "Ready"),
             _condition("All Members Ready", "AllMembersReady"),
             _condition("Backup Ready", "BackupReady"),
             _condition("Cluster ID Mismatch", "ClusterIDMismatch"),

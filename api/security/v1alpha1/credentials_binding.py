@@ -32,7 +32,7 @@ class CredentialsBinding(KubeObject):
             Column("Provider", ".provider.type"),
             Column("APIVersion", ".credentialsRef.apiVersion"),
             Column("Kind", ".credentialsRef.kind"),
-            Column("Credentials", ".credentialsRef.name"),
+            Column("Name", ".credentialsRef.name"),
             AGE,
         ),
         status=False,

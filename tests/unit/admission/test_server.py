@@ -12,6 +12,8 @@ from tests.unit.api.shoots import PROJECT, REGISTRATION, SEED, SHOOT, changed, c
 from workers.admission.app import patch
 from workers.admission.webhooks import webhook_configurations
 
+REPOSITORY = {"ref": "registry.example.org/charts/local:v1", "pullSecretRef": {"name": "pull"}}
+
 
 async def test_a_shoot_is_completed_and_then_accepted(client):
     shoot = changed(SHOOT, "spec.monitoring.alerting.emailReceivers", ["a@example.org"])
@@ -303,7 +305,7 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "validate.admission.gardener.cloud",
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
-                *("secretbindings", "shootstates", "backupbuckets", "exposureclasses"),
+                *("secretbindings", "shootstates", "backupbuckets", "exposureclasses", "plants"),
                 *("controllerdeployments", "controllerregistrations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
@@ -481,3 +483,24 @@ async def test_a_registration_names_controller_deployments_that_exist(client, ga
     assert (await ask(client, "/validate", "UPDATE", changed(named, "spec.resources", []), named))["allowed"]
     garden.objects.append({"kind": "ControllerDeployment", "metadata": {"name": "chart"}})
     assert (await ask(client, "/validate", "CREATE", named))["allowed"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"apiVersion": "core.gardener.cloud/v1", "helm": {"ociRepository": REPOSITORY}},
+        {
+            "apiVersion": "core.gardener.cloud/v1beta1",
+            "type": "helm",
+            "providerConfig": {"ociRepository": REPOSITORY},
+        },
+    ],
+)
+async def test_a_controller_deployment_names_secrets_that_exist(client, garden, fields):
+    """In either version; a fault is told when the object is written, not when a seed pulls the chart."""
+    deployment = {"kind": "ControllerDeployment", "metadata": {"name": "chart"}, **fields}
+    response = await ask(client, "/validate", "CREATE", deployment)
+    assert 'Not found: "pull": there is no such Secret in namespace garden' in response["status"]["message"]
+    assert (await ask(client, "/validate", "UPDATE", changed(deployment, "metadata.labels", {}), deployment))["allowed"]
+    garden.objects.append({"kind": "Secret", "metadata": {"name": "pull", "namespace": "garden"}})
+    assert (await ask(client, "/validate", "CREATE", deployment))["allowed"]

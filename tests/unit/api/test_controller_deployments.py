@@ -25,6 +25,10 @@ def deployment(version: str, annotations: dict[str, str] | None = None, **fields
     return {"apiVersion": version, "kind": "ControllerDeployment", "metadata": metadata, **fields}
 
 
+def named(name: str, kind: str = "Secret") -> dict[str, Any]:
+    return {"name": name, "resourceRef": {"apiVersion": "v1", "kind": kind, "name": "pull"}}
+
+
 def test_a_chart_of_the_older_version_is_the_field_helm_of_the_newer():
     values = {"replicas": 2, "image": {"tag": None}}
     old = deployment(OLD, {"a": "b"}, type="helm", providerConfig={"chart": CHART, "values": values})
@@ -181,11 +185,15 @@ def test_an_object_that_contradicts_itself_is_not_converted(obj: dict[str, Any],
             "helm.ociRepository: Required value: must have either ref or repository",
         ),
         (
-            deployment(NEW, helm={"rawChart": CHART}, resources=[{"name": "a-b"}, {"name": "c"}, {"name": "c"}]),
+            deployment(NEW, helm={"rawChart": CHART}, resources=[named("a-b"), named("c"), named("c")]),
             'resources[2].name: Duplicate value: "c"',
         ),
         (
-            deployment(NEW, helm={"rawChart": CHART}, resources=[{"name": "a-b"}]),
+            deployment(NEW, helm={"rawChart": CHART}, resources=[named("a", "Pod")]),
+            'resources[0].resourceRef.kind: Unsupported value: "Pod"',
+        ),
+        (
+            deployment(NEW, helm={"rawChart": CHART}, resources=[named("a-b")]),
             'resources[0].name: Invalid value: "a-b": must have letters and digits alone',
         ),
     ],
@@ -197,7 +205,7 @@ def test_a_fault_is_named_by_the_field_of_the_version_that_was_written(obj: dict
 @pytest.mark.parametrize(
     "obj",
     [
-        deployment(NEW, helm={"rawChart": CHART, "values": {}}, resources=[{"name": "pull1"}]),
+        deployment(NEW, helm={"rawChart": CHART, "values": {}}, resources=[named("pull1")]),
         deployment(NEW, helm={"ociRepository": REPOSITORY}),
         deployment(NEW, helm={"ociRepository": {"ref": "registry.example.org:5000/charts/local:v1"}}),
         deployment(OLD, type="helm", providerConfig={"chart": CHART}),

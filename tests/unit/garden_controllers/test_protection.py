@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from aiohttp import web
+
 from api import resources
 from tests.unit.admission.webhooks import BINDING, SECRET
 from tests.unit.api.shoots import SEED, SHOOT, changed
+from tests.unit.api.test_plants import PLANT
 from tests.unit.api.test_quota import quota
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
 from tests.unit.garden_controllers.test_references import gone, held_by
@@ -160,3 +163,46 @@ async def test_labels_of_credentials_go_with_the_last_binding(garden):
         await garden.client.delete(resources.CREDENTIALS_BINDING, "local", NAMESPACE)
         await garden.becomes(resources.CREDENTIALS_BINDING, "local", NAMESPACE, gone)
     assert not garden.api.find("/api/v1/secrets", "local", NAMESPACE)["metadata"].get("labels")
+
+
+async def test_the_secret_of_a_plant_is_held_until_the_plant_is_gone(garden):
+    put(garden, "/api/v1/secrets", "crazy-kubeconfig")
+    garden.api.put(f"{CORE}/plants", PLANT)
+    async with protecting(garden):
+        await garden.becomes(resources.SECRET, "crazy-kubeconfig", NAMESPACE, held_by(PROTECTION))
+        await garden.client.delete(resources.SECRET, "crazy-kubeconfig", NAMESPACE)
+        await garden.becomes(resources.SECRET, "crazy-kubeconfig", NAMESPACE, deleting)
+        garden.api.remove(f"{CORE}/plants", "crazy", NAMESPACE)
+        await garden.becomes(resources.SECRET, "crazy-kubeconfig", NAMESPACE, gone)
+
+
+async def test_the_secrets_of_a_controller_deployment_are_held_until_it_is_gone(garden):
+    for name in ("pull", "bundle", "values"):
+        put(garden, "/api/v1/secrets", name, "garden")
+    repository = {"ref": "registry.example.org/a/b:v1", "pullSecretRef": {"name": "pull"}}
+    repository["caBundleSecretRef"] = {"name": "bundle"}
+    named = [{"name": "a", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "values"}}]
+    deployment = {"kind": "ControllerDeployment", "metadata": {"name": "chart"}, "helm": {"ociRepository": repository}}
+    deployment["resources"] = named
+    garden.api.put(resources.CONTROLLER_DEPLOYMENT.path(), deployment)
+    async with protecting(garden):
+        for name in ("pull", "bundle", "values"):
+            await garden.becomes(resources.SECRET, name, "garden", held_by(PROTECTION))
+        await garden.becomes(
+            resources.CONTROLLER_DEPLOYMENT, "chart", None, held_by("core.gardener.cloud/controllerdeployment")
+        )
+        await garden.client.delete(resources.CONTROLLER_DEPLOYMENT, "chart")
+        for name in ("pull", "bundle", "values"):
+            await garden.becomes(resources.SECRET, name, "garden", lambda obj: not held_by(PROTECTION)(obj))
+
+
+async def test_other_kinds_are_held_while_controller_deployments_cannot_be_read(garden):
+    """Admission converts them; a garden without its admission keeps Quotas and ExposureClasses all the same."""
+    garden.api.answer = lambda request: (
+        web.Response(status=500) if request.path.endswith("/controllerdeployments") else None
+    )
+    put(garden, "/api/v1/secrets", "kept", finalizer=PROTECTION)
+    garden.api.put(f"{CORE}/exposureclasses", {"metadata": {"name": "public"}, "handler": "public"})
+    async with protecting(garden):
+        await garden.becomes(resources.EXPOSURE_CLASS, "public", None, held_by("gardener"))
+    assert held_by(PROTECTION)(garden.api.find("/api/v1/secrets", "kept", NAMESPACE)), "its user may be unknown"
