@@ -146,7 +146,8 @@ def _controller_manager(plan: Plan) -> Config:
         "auditLog": str(plan.logs / "operations.jsonl"),
         # Tests wait for it.
         "gardenletLifecycle": {"lostSourcePatience": 60},
-        "workloadIdentities": {"publishedBeforeUse": 5},
+        # Tests wait for it. The cloud's API server reads the keys again when its copy is a minute old.
+        "workloadIdentities": {"publishedBeforeUse": 90},
         "health": _health(plan.central_address, 2718),
     }
 

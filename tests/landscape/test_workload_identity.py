@@ -132,7 +132,7 @@ def test_tokens_stay_valid_while_the_key_of_the_issuer_is_rotated(keyless: Shoot
         token = renewed(keyless)
         return token if jwt.get_unverified_header(token)["kid"] != first else None
 
-    new = eventually(by_new_key, "a token of the new key", 60)
+    new = eventually(by_new_key, "a token of the new key", 180)
 
     assert jwt.get_unverified_header(new)["kid"] in both
     assert [answer_of_cloud(keyless, each) for each in (old, new)] == [200, 200]
