@@ -87,7 +87,7 @@ def test_the_table_has_each_kind_that_is_served():
     assert ours <= known
     assert {name for _, name in rows()} - ours == {
         *("ManagedSeed", "ManagedSeedSet", "Gardenlet", "SeedAutoscaler", "SelfHostedShootExposure"),
-        *("AdminKubeconfigRequest, ViewerKubeconfigRequest", "OpenIDConnect", "WorkloadIdentity"),
+        *("AdminKubeconfigRequest, ViewerKubeconfigRequest", "OpenIDConnect"),
     }
 
 

@@ -182,7 +182,11 @@ async def test_the_secrets_of_a_controller_deployment_are_held_until_it_is_gone(
     repository = {"ref": "registry.example.org/a/b:v1", "pullSecretRef": {"name": "pull"}}
     repository["caBundleSecretRef"] = {"name": "bundle"}
     named = [{"name": "a", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "values"}}]
-    deployment = {"kind": "ControllerDeployment", "metadata": {"name": "chart"}, "helm": {"ociRepository": repository}}
+    deployment: dict[str, Any] = {
+        "kind": "ControllerDeployment",
+        "metadata": {"name": "chart"},
+        "helm": {"ociRepository": repository},
+    }
     deployment["resources"] = named
     garden.api.put(resources.CONTROLLER_DEPLOYMENT.path(), deployment)
     async with protecting(garden):
