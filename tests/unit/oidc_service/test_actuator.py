@@ -49,7 +49,9 @@ async def reconcile(seed: ApiServer, at: str = "2026-11-25T10:00:00Z") -> None:
     annotations = {"gardener.cloud/operation": "reconcile", "gardener.cloud/timestamp": at}
     metadata = {"name": "shoot-oidc-service", "namespace": NAMESPACE, "uid": "u-1"}
     if seed.find(EXTENSIONS, "shoot-oidc-service", NAMESPACE):
-        seed.change(EXTENSIONS, "shoot-oidc-service", NAMESPACE, {"metadata": {"annotations": annotations}})
+        # Without the last operation, the next one that succeeds is this one.
+        change = {"metadata": {"annotations": annotations}, "status": {"lastOperation": None}}
+        seed.change(EXTENSIONS, "shoot-oidc-service", NAMESPACE, change)
     else:
         seed.put(
             EXTENSIONS, {"metadata": metadata | {"annotations": annotations}, "spec": {"type": "shoot-oidc-service"}}
