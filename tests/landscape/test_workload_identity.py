@@ -17,7 +17,7 @@ from tests.landscape import https
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import CREATION, Shoot, eventually
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(CREATION + 240, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(CREATION + 240, func_only=True)]
 
 SECRET = "cloudprovider"
 RENEW_TIMESTAMP = "workloadidentity.security.gardener.cloud/token-renew-timestamp"
