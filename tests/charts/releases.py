@@ -10,7 +10,7 @@ from typing import Any
 
 import helm_python as helm
 
-from landscape import lifecycle, workers
+from landscape import lifecycle, relay, workers
 from landscape import plan as plans
 from landscape.cluster import Credentials
 from landscape.kube import connected, is_ready
@@ -25,6 +25,8 @@ CLUSTER = "seed-1"
 NAMESPACE = "garden"
 ADMISSION_PORT = 30943
 AUTHORIZER_PORT = 30944
+API_SERVER_PORT = 16443
+"""Port of the garden's kube-apiserver for pods. On a landscape it listens for the landscape's own front door alone."""
 _INSTALL_SECONDS = 600
 REPLICAS = int(os.environ.get("GARDENER_TEST_REPLICAS", "2"))
 """Replicas of each worker. 1 on a machine too small for 2 of each: the Deployment then replaces a killed one."""
@@ -37,8 +39,10 @@ DEPLOYMENTS = {
     "gardener-codec-server",
     "gardener-controller-manager",
     "gardener-extension-provider-local",
+    "gardener-front-door",
     "gardener-resource-manager",
     "gardener-scheduler",
+    "gardener-subresources",
     "gardenlet",
 }
 
@@ -49,6 +53,7 @@ def install(landscape: Landscape) -> None:
     assert plan is not None
     _secrets(landscape, plan)
     _have_api_server_ask_admission(plan)
+    _relay_to_api_server(plan)
     values = _values(plan)
     with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
         for name in RELEASES:
@@ -92,6 +97,24 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
                 "clientCA": True,
                 "allowedOrigins": [plan.temporal_ui],
             },
+            "subresources": {
+                "enabled": True,
+                "replicas": REPLICAS,
+                "kubeconfigSecret": "garden-subresources",
+                "tlsSecret": "subresources-tls",
+                "requestHeader": {"caSecret": "request-header-ca"},
+            },
+            "frontDoor": {
+                "enabled": True,
+                "replicas": REPLICAS,
+                "tlsSecret": "front-door-tls",
+                "clientCASecret": "garden-ca",
+                "identitySecret": "front-proxy-client",
+                "apiServer": {"endpoints": [f"{plan.central_address}:{API_SERVER_PORT}"], "caSecret": "garden-ca"},
+                "subresources": {"caSecret": "garden-ca"},
+                "service": {"type": "NodePort"},
+            },
+            "networkPolicy": {"egressPorts": [443, 6443, 7233, API_SERVER_PORT]},
         },
         "provider-local": {
             "temporal": temporal,
@@ -122,6 +145,13 @@ def _have_api_server_ask_admission(plan: Plan) -> None:
     asyncio.run(_garden_ready(plan))
 
 
+def _relay_to_api_server(plan: Plan) -> None:
+    """Make the garden's kube-apiserver reachable for the pods of the front door, as it is in a real garden."""
+    listen, target = f"{plan.central_address}:{API_SERVER_PORT}", f"{plan.garden.api_server_address}:6443"
+    made = relay.process("garden/kube-apiserver-for-pods", plan.garden.netns, listen, target)
+    lifecycle.processes_of(plan).start(replace(made, netns=plan.garden.netns))
+
+
 def _options(flags: Mapping[str, str]) -> list[str]:
     return [f"--{name}=" for name in flags]
 
@@ -129,6 +159,11 @@ def _options(flags: Mapping[str, str]) -> list[str]:
 async def _garden_ready(plan: Plan) -> None:
     async with connected(plan.kubeconfig("garden")) as client:
         await until(lambda: is_ready(client), "the garden's API server", 60)
+
+
+def front_door_address(plan: Plan) -> str:
+    """Address at which the garden's network reaches ports of the seed's node."""
+    return plan.garden_link(CLUSTER).right_address
 
 
 def _admission_address(plan: Plan) -> str:
@@ -147,13 +182,17 @@ def _authorizer_url(plan: Plan) -> str:
 def _secrets(landscape: Landscape, plan: Plan) -> None:
     """Create what an operator prepares: kubeconfigs, certificates, and keys of the codec."""
     processes = plan.directory / "garden/processes"
-    authority = Credentials.of(plan.garden).ca
+    credentials = Credentials.of(plan.garden)
+    authority = credentials.ca
+    door = authority.issue("front-door-pods", "front-door", names=[front_door_address(plan)])
+    servers = authority.issue("subresources-pods", "subresources", names=[f"gardener-subresources.{NAMESPACE}.svc"])
+    identity = credentials.front_proxy_ca.issue("front-door-pods-identity", "front-proxy-client")
     codec = authority.issue("codec-server-pods", "codec-server", names=["gardener-codec-server"])
     secrets = {
         "garden-admin": {"kubeconfig": plan.kubeconfig("garden")},
         **{
             f"garden-{name}": {"kubeconfig": processes / f"{name}.kubeconfig"}
-            for name in ("controller-manager", "scheduler", "admission", "codec-server", CLUSTER)
+            for name in ("controller-manager", "scheduler", "admission", "codec-server", "subresources", CLUSTER)
         },
         "gardener-codec-key": {"key": plan.codec_key},
         "gardenlet-codec-key": {"key": plan.derived_key(f"{CLUSTER}-gardenlet")},
@@ -163,6 +202,11 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
             "tls.key": codec.key,
             "ca.crt": authority.files.certificate,
         },
+        "garden-ca": {"ca.crt": authority.files.certificate},
+        "request-header-ca": {"ca.crt": credentials.front_proxy_ca.files.certificate},
+        "front-door-tls": {"tls.crt": door.certificate, "tls.key": door.key},
+        "front-proxy-client": {"tls.crt": identity.certificate, "tls.key": identity.key},
+        "subresources-tls": {"tls.crt": servers.certificate, "tls.key": servers.key},
         **_temporal_secrets(plan),
     }
     objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]

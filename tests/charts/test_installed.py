@@ -8,9 +8,11 @@ import base64
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from landscape import plan as plans
 from tests.charts import releases
 from tests.charts.releases import CLUSTER, DEPLOYMENTS, NAMESPACE, REPLICAS
 from tests.landscape.conftest import BIN, Landscape, run
@@ -134,6 +136,41 @@ def test_pods_of_admission_authorize_a_gardenlet(shoot: Shoot) -> None:
 
     assert run(*argv, f"--as=gardener.cloud:system:seed:{CLUSTER}")
     assert "nothing of seed seed-2 needs that" in refused(*argv, "--as=gardener.cloud:system:seed:seed-2")
+
+
+def test_a_user_gets_a_kubeconfig_of_a_shoot_through_the_pods_of_the_front_door(shoot: Shoot) -> None:
+    """The documented command, at the address of the chart's front door. Its access log shows the way of both requests:
+    to the subresource servers, and with the user of the certificate to kube-apiserver."""
+    path = f"/apis/core.gardener.cloud/v1beta1/namespaces/{SHOOTS}/shoots/{shoot.name}"
+    request = json.dumps({"spec": {"expirationSeconds": 600}})
+    at_door = _at_front_door(shoot.landscape)
+
+    answer = json.loads(run(*at_door, "create", "--raw", f"{path}/adminkubeconfig", "-f", "-", stdin=request))
+    found = json.loads(run(*at_door, "get", "--raw", path))
+
+    kubeconfig = json.loads(base64.b64decode(answer["status"]["kubeconfig"]))
+    assert {each["cluster"]["server"] for each in kubeconfig["clusters"]} <= {
+        each["url"] for each in found["status"]["advertisedAddresses"]
+    }
+    way = {f"{path}/adminkubeconfig": "subresources", path: "kube-apiserver-with-identity"}
+    eventually(lambda: way.items() <= _way_of_requests(shoot.landscape).items(), "lines of the access log", 60)
+
+
+def _at_front_door(landscape: Landscape) -> list[str | Path]:
+    """kubectl as the garden's administrator, in the garden's network, which reaches the nodes of the seed."""
+    plan = plans.load(landscape.name)
+    assert plan is not None
+    port = kubectl(landscape, "get", "service", "gardener-front-door", "-o", "jsonpath={.spec.ports[0].nodePort}")
+    server = f"--server=https://{releases.front_door_address(plan)}:{port}"
+    enter = ["nsenter", f"--net=/run/netns/{plan.garden.netns}"]
+    return [*enter, BIN / "kubectl", f"--kubeconfig={plan.kubeconfig('garden')}", server]
+
+
+def _way_of_requests(landscape: Landscape) -> dict[str, str]:
+    """Servers to which the front door has sent requests, by path."""
+    logged = kubectl(landscape, "logs", "-l", "role=front-door", "-c", "envoy", "--tail=-1")
+    lines = [json.loads(line) for line in logged.splitlines() if '"logger":"access"' in line]
+    return {each["path"]: each["upstream"] for each in lines}
 
 
 def test_the_resource_manager_applies_after_its_leader_has_died(landscape: Landscape) -> None:
