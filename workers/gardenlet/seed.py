@@ -53,7 +53,7 @@ class SeedController:
         self._identity = identity
         self._seeds = own_seed(clusters)
         self._has_asked = False
-        self._seed_answered = time.monotonic()
+        self._seed_answered = 0.0
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -90,17 +90,22 @@ class SeedController:
         return None
 
     async def _keep_lease(self, seed: dict[str, Any]) -> None:
-        """Renew the Seed's lease while the API server of the seed is healthy. Without one, the seed hosts nothing."""
+        """Renew the Seed's lease while the API server of the seed is healthy. Without one, the seed hosts nothing.
+
+        The garden has a time limit, too: if it never answered, the seed would not be asked again in time.
+        """
+        self._seed_answered = time.monotonic()  # a replica may have waited for its leadership until now
         with liveness.running(self):
             while True:
                 try:
                     async with asyncio.timeout(_ANSWER_SECONDS):
                         await self._clusters.seed.request("GET", "/healthz")
                     self._seed_answered = time.monotonic()
-                    await self._renew_lease(seed)
-                    await self._keep_status(seed["metadata"]["name"])
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        await self._renew_lease(seed)
+                        await self._keep_status(seed["metadata"]["name"])
                 except (ApiError, TimeoutError) as error:
-                    log.warning("the seed's lease is not renewed: %s", error or "the seed's API server does not answer")
+                    log.warning("the seed's lease is not renewed: %s", str(error) or "an API server does not answer")
                 await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
 
     async def _keep_status(self, name: str) -> None:

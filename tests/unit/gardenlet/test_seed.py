@@ -201,3 +201,20 @@ async def test_a_gardenlet_without_garden_is_alive(
     asked = gardenlet.controller._seed_answered
     await until(lambda: gardenlet.controller._seed_answered > asked + 0.6)
     assert gardenlet.controller.fault() is None
+
+
+async def test_a_garden_that_never_answers_does_not_stop_the_checks_of_the_seed(
+    start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.02)
+    monkeypatch.setattr(seed_module, "_ANSWER_SECONDS", 0.1)
+
+    async def hang(_: SeedController, __: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SeedController, "_renew_lease", hang)
+    gardenlet = start()
+    await until(lambda: gardenlet.controller._seed_answered)
+    asked = gardenlet.controller._seed_answered
+    await until(lambda: gardenlet.controller._seed_answered > asked + 0.5)
+    assert gardenlet.controller.fault() is None
