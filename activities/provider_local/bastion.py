@@ -22,6 +22,7 @@ from activities.provider_local.computers import computer_pod, user_data_name, us
 from activities.provider_local.infrastructure import cloud_profile_config
 from activities.provider_local.provider import MANAGER, LocalActuator
 from api import images
+from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
 from api.local import infrastructure_namespace
 from api.resources import BASTION, POD, SECRET, SERVICE
@@ -219,8 +220,7 @@ def _address(found: Object | None) -> str | None:
 
 
 def _is_ready(found: Object | None) -> bool:
-    conditions = ((found or {}).get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return find_condition(found, "Ready").get("status") == "True"
 
 
 def _name(extension: Extension) -> str:

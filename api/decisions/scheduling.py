@@ -38,18 +38,17 @@ def choose_seed(
         raise NoSeed("there are no seeds")
     failed: dict[str, list[str]] = {}
     for requirement in _requirements(shoot, profile, ranking.strategy):
-        failing = [each.seed.metadata.name for each in candidates if not requirement.fits(each)]
-        if failing:
+        answers = [(each, requirement.fits(each)) for each in candidates]
+        if failing := [each.seed.metadata.name for each, fits in answers if not fits]:
             failed[requirement.text] = failing
-            candidates = [each for each in candidates if requirement.fits(each)]
+        candidates = [each for each, fits in answers if fits]
     if not candidates:
         raise NoSeed(_refusals(failed, len(seeds)))
     where = shoot.spec.provider.type, shoot.spec.region
     candidates = nearest(candidates, *where, ranking)
     rank = min(_zone_rank(shoot, each.seed) for each in candidates)
-    return best(
-        [each for each in candidates if _zone_rank(shoot, each.seed) == rank], *where, ranking
-    ).seed.metadata.name
+    candidates = [each for each in candidates if _zone_rank(shoot, each.seed) == rank]
+    return best(candidates, *where, ranking).seed.metadata.name
 
 
 def _refusals(failed: Mapping[str, Sequence[str]], seeds: int) -> str:

@@ -226,7 +226,7 @@ async def test_an_issuers_address_inside_the_seed_is_not_asked(inside: Inside, u
 @pytest.fixture
 def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the issuer's address was a public one, so that its answers count."""
-    monkeypatch.setattr(provider_keys, "_address_fault", lambda address, blocked: "")
+    monkeypatch.setattr(provider_keys, "blocked_fault", lambda address, blocked, why_blocked: "")
 
 
 @pytest.mark.attack(actor="T1", asset="A2", finding=25)

@@ -29,20 +29,30 @@ def public_only(blocked: Iterable[Network] = (), allowed: Iterable[Network] = ()
     refused, permitted = tuple(blocked), tuple(allowed)
 
     def fault(text: str) -> str:
-        try:
-            address = reached_by(ipaddress.ip_address(text.partition("%")[0]))
-        except ValueError:
-            return "is no IP address"
-        if why := address_fault(address):
+        if why := blocked_fault(text, refused):
             return why
-        if _is_in(address, refused):
-            return "is in a network that the operator has blocked"
+        address = _reached(text)
         public = address.is_global and (address.version == 4 or address in _UNICAST)
         if not public and not _is_in(address, permitted):
             return "is not a public address, and the operator has not allowed it"
         return ""
 
     return fault
+
+
+def blocked_fault(
+    text: str, blocked: Iterable[Network], why_blocked: str = "is in a network that the operator has blocked"
+) -> str:
+    """Why a tenant may not make a process connect to an address that may be private; empty if it may."""
+    try:
+        address = _reached(text)
+    except ValueError:
+        return "is no IP address"
+    return address_fault(address) or (why_blocked if _is_in(address, blocked) else "")
+
+
+def _reached(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return reached_by(ipaddress.ip_address(text.partition("%")[0]))
 
 
 def _is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address, networks: Iterable[Network]) -> bool:

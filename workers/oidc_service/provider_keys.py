@@ -18,7 +18,8 @@ from aiohttp.resolver import ThreadedResolver
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from api.validation.field import Faults, Path
-from api.validation.hosts import address_fault, check_https, reached_by
+from api.validation.hosts import check_https
+from workers.lib.addresses import Network, blocked_fault
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _MOST_KEYS = 100
 _SHORTEST_RSA_KEY = 2048
 _KEY_TYPES = frozenset({"RSA", "EC"})
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_INSIDE = "is an address inside the seed"
 
 
 class ProviderFault(Exception):
@@ -159,7 +160,7 @@ class ProviderKeys:
                 address = ipaddress.ip_address(with_address)
             except ValueError:
                 return  # a name, which the resolver checks
-            if fault := _address_fault(str(address), self._blocked):
+            if fault := blocked_fault(str(address), self._blocked, _INSIDE):
                 raise ProviderFault(f"it may not be reached: {fault}")
         elif urlsplit(url).scheme != "https":
             raise ProviderFault("it is no https URL")
@@ -174,26 +175,13 @@ class _Resolver(AbstractResolver):
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
         found = await self._inner.resolve(host, port, family)
-        allowed = [each for each in found if not _address_fault(each["host"], self._blocked)]
+        allowed = [each for each in found if not blocked_fault(each["host"], self._blocked, _INSIDE)]
         if not allowed:
             raise OSError("the name has only addresses inside the seed or its machines")
         return allowed
 
     async def close(self) -> None:
         await self._inner.close()
-
-
-def _address_fault(text: str, blocked: Iterable[Network]) -> str:
-    """Why a tenant may not make this process connect to an address; empty if it may."""
-    try:
-        address = reached_by(ipaddress.ip_address(text.partition("%")[0]))
-    except ValueError:
-        return "is no address"
-    if fault := address_fault(address):
-        return fault
-    if any(address.version == network.version and address in network for network in blocked):
-        return "is an address inside the seed"
-    return ""
 
 
 def _keys_in(key_set: dict[str, Any]) -> Iterable[Key]:
