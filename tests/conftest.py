@@ -28,7 +28,7 @@ _LANDSCAPE = _HERE / "landscape"
 _SECURITY = _HERE / "security"
 _WORKFLOW = _HERE / "workflow"
 _BESIDE_OTHERS = {
-    *(_LANDSCAPE / f"test_{name}.py" for name in ("autoscaler", "extensions", "hibernation", "issuer")),
+    *(_LANDSCAPE / f"test_{name}.py" for name in ("extensions", "hibernation", "issuer")),
     _LANDSCAPE / "test_own_credentials.py",
     _SECURITY / "test_temporal_on_a_landscape.py",
 }

@@ -18,7 +18,7 @@ from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(300, func_only=True)]
 
 GROWTH = 180
 """Seconds; 25 where the machine has nothing else to do."""

@@ -64,6 +64,8 @@ def typed(command: Command, directory: Path, environment: Mapping[str, str]) -> 
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(420, func_only=True)
 def test_each_person_gets_what_the_tutorial_shows(landscape: Landscape, tmp_path: Path) -> None:
     assert f"`python {PROVIDER}`" in (ROOT / PAGE).read_text()
