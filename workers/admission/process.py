@@ -48,6 +48,7 @@ _CACHED = (
     resources.PLANT,
     resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
+    resources.MANAGED_SEED,
 )
 _SYNC_SECONDS = 5.0
 _ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
