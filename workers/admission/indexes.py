@@ -153,6 +153,7 @@ ENTRIES_BY_BUCKET = Index(resources.CORE_BACKUP_ENTRY, "bucket", _of_spec("bucke
 ENTRIES_BY_SEED = Index(resources.CORE_BACKUP_ENTRY, "seed", _of_spec("seedName"))
 PLANTS_BY_SECRET = Index(resources.PLANT, "secret", _secret_of_plant)
 MANAGED_SEEDS_BY_SHOOT = Index(resources.MANAGED_SEED, "shoot", _of_spec("shoot", "name"))
+INSTALLATIONS_BY_SEED = Index(resources.CONTROLLER_INSTALLATION, "seed", _of_spec("seedRef", "name"))
 REGISTRATIONS_BY_KIND = Index(resources.CONTROLLER_REGISTRATION, "kind", _registered_kinds)
 
 INDEXES = (
@@ -165,6 +166,7 @@ INDEXES = (
         PLANTS_BY_SECRET,
         ENTRIES_BY_BUCKET,
         ENTRIES_BY_SEED,
+        INSTALLATIONS_BY_SEED,
         REGISTRATIONS_BY_KIND,
         PROFILES_BY_PARENT,
         MANAGED_SEEDS_BY_SHOOT,

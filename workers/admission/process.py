@@ -41,6 +41,7 @@ _CACHED = (
     resources.PROJECT,
     resources.CLOUD_PROFILE,
     resources.NAMESPACED_CLOUD_PROFILE,
+    resources.CONTROLLER_INSTALLATION,
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
