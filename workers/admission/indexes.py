@@ -152,6 +152,8 @@ BUCKETS_BY_SECRET = Index(resources.CORE_BACKUP_BUCKET, "secret", _secrets_of_bu
 ENTRIES_BY_BUCKET = Index(resources.CORE_BACKUP_ENTRY, "bucket", _of_spec("bucketName"))
 ENTRIES_BY_SEED = Index(resources.CORE_BACKUP_ENTRY, "seed", _of_spec("seedName"))
 PLANTS_BY_SECRET = Index(resources.PLANT, "secret", _secret_of_plant)
+MANAGED_SEEDS_BY_SHOOT = Index(resources.MANAGED_SEED, "shoot", _of_spec("shoot", "name"))
+INSTALLATIONS_BY_SEED = Index(resources.CONTROLLER_INSTALLATION, "seed", _of_spec("seedRef", "name"))
 REGISTRATIONS_BY_KIND = Index(resources.CONTROLLER_REGISTRATION, "kind", _registered_kinds)
 
 INDEXES = (
@@ -164,7 +166,9 @@ INDEXES = (
         PLANTS_BY_SECRET,
         ENTRIES_BY_BUCKET,
         ENTRIES_BY_SEED,
+        INSTALLATIONS_BY_SEED,
         REGISTRATIONS_BY_KIND,
         PROFILES_BY_PARENT,
+        MANAGED_SEEDS_BY_SHOOT,
     ),
 )

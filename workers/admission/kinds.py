@@ -56,6 +56,12 @@ from workers.admission.indexes import (
     place,
 )
 from workers.admission.logins import validate_reference
+from workers.admission.managed_seeds import (
+    mutate_managed_seed,
+    validate_gardenlet,
+    validate_managed_seed,
+    validate_managed_seed_set,
+)
 from workers.admission.plants import validate_plant
 from workers.admission.profiles import (
     mutate_cloud_profile,
@@ -322,6 +328,7 @@ MUTATORS: dict[Resource, Mutate] = {
     resources.CREDENTIALS_BINDING: mutate_binding,
     resources.WORKLOAD_IDENTITY: mutate_workload_identity,
     resources.OPERATIONS_BASTION: mutate_bastion,
+    resources.MANAGED_SEED: mutate_managed_seed,
 }
 """Handlers of creations and updates, which set defaults. The webhook rules are made from these tables."""
 VALIDATORS: dict[Resource, Validate] = {
@@ -343,6 +350,9 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CONTROLLER_DEPLOYMENT: validate_controller_deployment,
     resources.CONTROLLER_DEPLOYMENT_V1BETA1: validate_controller_deployment,
     resources.CONTROLLER_REGISTRATION: validate_controller_registration,
+    resources.MANAGED_SEED: validate_managed_seed,
+    resources.MANAGED_SEED_SET: validate_managed_seed_set,
+    resources.GARDENLET: validate_gardenlet,
 }
 """Handlers of creations, updates and deletions."""
 REFERENCE_VALIDATORS: dict[Resource, Validate] = {

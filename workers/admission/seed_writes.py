@@ -102,6 +102,13 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     (resources.OPERATIONS_BASTION, "status"): Owned(
         changed=("status.conditions", "status.ingress", "status.observedGeneration")
     ),
+    (resources.CONTROLLER_INSTALLATION, ""): Owned(changed=("metadata.finalizers",)),
+    (resources.CONTROLLER_INSTALLATION, "status"): Owned(changed=("status.conditions",)),
+    # The identity of an extension in the garden. The token requestor writes these fields.
+    (resources.SERVICE_ACCOUNT, ""): Owned(
+        created=("metadata.labels", "automountServiceAccountToken"),
+        changed=("metadata.labels", "automountServiceAccountToken"),
+    ),
     # The API server sets all fields of a new Namespace except its name.
     (resources.NAMESPACE, ""): Owned(created=(*_labels("kubernetes.io/metadata.name"), "spec", "status")),
     (resources.LEASE, ""): Owned(created=_LEASE, changed=_LEASE),

@@ -57,6 +57,7 @@ from workers.admission.indexes import (
     SHOOTS_BY_SEED,
 )
 from workers.admission.logins import check_shoot as check_logins
+from workers.admission.managed_seeds import check_no_seed, check_seed_shoot_change
 from workers.admission.projects import control_plane, project_of
 from workers.admission.protection import is_controller
 from workers.admission.quotas import check_quotas, quotas_of
@@ -117,6 +118,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
             raise Refusal.forbidden(
                 review, f"its control plane moves to {doomed['spec']['seedName']}: wait for the end of the move"
             )
+        await check_no_seed(review, garden)
         return []
     shoot, old = review.models(Shoot)
     refuse_invalid(review, check_operations(shoot, old))
@@ -136,6 +138,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
         await _check_move_undisturbed(review, shoot, old, garden)
     project = await _project_of(review.namespace, garden)
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
+    await check_seed_shoot_change(review, shoot, old, garden)
     await _check_seed_choice(review, shoot, old, garden)
     await require_for_shoot(review, garden, shoot, old)
     await _check_dns_identities(review, shoot, old, garden)

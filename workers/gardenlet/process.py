@@ -20,6 +20,7 @@ from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
+from workers.gardenlet.installations import InstallationController
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
@@ -87,6 +88,7 @@ async def run(config_path: str) -> None:
                 SeedController(clusters, config.seed_config, config.identity, config.resources).run(),
                 GardenAccessController(clusters, access).run(),
                 ExtensionAccessController(clusters).run(),
+                InstallationController(clusters).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 BastionController(clusters).run(),

@@ -33,6 +33,7 @@ SOURCE = "garden-local/source-shoot--local--mover--uid-mover"
 SHOOT, SEED, STATE = f"shoots.{CORE}", f"seeds.{CORE}", f"shootstates.{CORE}"
 BUCKET, ENTRY, BASTION = f"backupbuckets.{CORE}", f"backupentries.{CORE}", f"bastions.{OPERATIONS}"
 IDENTITY = "workloadidentities.security.gardener.cloud"
+INSTALLATION = f"controllerinstallations.{CORE}"
 INTERNAL = f"internalsecrets.{CORE}"
 PUBLIC_KEYS = "secrets gardener-system-shoot-issuer/local--uid-demo"
 SEED_STATUS = f"patch {SEED}/status /seed-1"
@@ -95,6 +96,18 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.garden_access.GardenAccessController._answer patch": (f"patch {SEED} /seed-1",),
     "workers.gardenlet.garden_access.GardenAccessController._reconcile emit": EVENT,
     "workers.gardenlet.garden_access.GardenAccessController._show patch": (SEED_STATUS,),
+    "workers.gardenlet.installations.InstallationController._reconcile ensure_finalizer": (
+        f"patch {INSTALLATION} /notes-mine",
+    ),
+    "workers.gardenlet.installations.InstallationController._remove delete": (
+        "delete serviceaccounts seed-seed-1/extension-notes-mine",
+    ),
+    "workers.gardenlet.installations.InstallationController._remove remove_finalizer": (
+        f"patch {INSTALLATION} /notes-mine",
+    ),
+    "workers.gardenlet.installations.InstallationController._tell patch_as_read": (
+        f"patch {INSTALLATION}/status /notes-mine",
+    ),
     "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch_as_read": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),

@@ -54,6 +54,16 @@ def bastion(name: str, seed: str) -> dict[str, Any]:
     return _object("Bastion", name, "garden-local") | {"spec": {"seedName": seed}}
 
 
+def installation(name: str, seed: str, deployment: str) -> dict[str, Any]:
+    spec = {"registrationRef": {"name": "notes"}, "seedRef": {"name": seed}, "deploymentRef": {"name": deployment}}
+    return _object("ControllerInstallation", name) | {"spec": spec}
+
+
+def deployment(name: str, secret: str) -> dict[str, Any]:
+    repository = {"ref": "registry.example.org/notes:v1", "pullSecretRef": {"name": secret}}
+    return _object("ControllerDeployment", name) | {"helm": {"ociRepository": repository}}
+
+
 def credentials(name: str, *seeds: str) -> dict[str, Any]:
     """A Secret that an operator has labelled for some seeds."""
     labels = {f"name.seed.gardener.cloud/{each}": "true" for each in seeds}
@@ -99,6 +109,10 @@ GARDEN = [
     entry("gone", "seed-1"),
     bastion("mine", "seed-1"),
     bastion("theirs", "seed-2"),
+    installation("notes-mine", "seed-1", "notes"),
+    installation("notes-theirs", "seed-2", "theirs"),
+    deployment("notes", "pull"),
+    deployment("theirs", "pull-theirs"),
     _object("CertificateSigningRequest", "mine") | {"spec": {"username": f"{USER}seed-1"}},
     _object("CertificateSigningRequest", "theirs") | {"spec": {"username": f"{USER}seed-2"}},
 ]
@@ -195,6 +209,12 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"patch shoots.{CORE}/status garden-local/mover",
         f"create seeds.{CORE} /seed-1",
         f"patch seeds.{CORE}/status /seed-1",
+        f"watch controllerinstallations.{CORE}",
+        f"patch controllerinstallations.{CORE}/status /notes-mine",
+        f"get controllerdeployments.{CORE} /notes",
+        "get secrets garden/pull",
+        "patch serviceaccounts seed-seed-1/extension-notes-mine",
+        "create serviceaccounts/token seed-seed-1/extension-notes-mine",
         f"create backupbuckets.{CORE} /uid-seed-1",
         f"patch backupentries.{CORE} garden-local/shoot--local--demo--uid-demo",
         f"create backupentries.{CORE} garden-local/source-shoot--local--mover--uid-mover",
@@ -237,6 +257,16 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         f"patch shoots.{CORE}/binding garden-local/demo",
         f"delete shoots.{CORE} garden-local/demo",
         f"patch seeds.{CORE}/status /seed-2",
+        f"patch controllerinstallations.{CORE}/status /notes-theirs",
+        f"delete controllerinstallations.{CORE} /notes-mine",
+        f"get controllerdeployments.{CORE} /theirs",
+        f"list controllerdeployments.{CORE}",
+        "get secrets garden/pull-theirs",
+        "get secrets elsewhere/pull",
+        "create serviceaccounts/token seed-seed-1/default",
+        "create serviceaccounts/token seed-seed-1/extension-notes-theirs",
+        "create serviceaccounts/token seed-seed-2/extension-notes-theirs",
+        "patch serviceaccounts garden/extension-notes-mine",
         f"patch backupbuckets.{CORE} /uid-seed-2",
         f"patch backupentries.{CORE} garden-local/shoot--local--other--uid-other",
         f"delete backupentries.{CORE} garden-local/shoot--local--other--uid-other",
