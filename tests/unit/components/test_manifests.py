@@ -90,6 +90,7 @@ IN_THE_SEED = {
     ),
     "kube-state-metrics": kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic")),
     "control plane's blackbox-exporter": exporters.control_plane_blackbox_exporter(NAMESPACE, "ca-bundle"),
+    "resource manager of the seed": resource_manager.seed_objects(2),
     "gateway": gateway.objects(internal_domain="internal.example.org"),
 }
 IN_THE_SHOOT = {
