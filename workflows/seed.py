@@ -35,6 +35,7 @@ class ReconcileSeed:
         workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway with its names, and backup bucket")
         await self._step(SeedActivities.deploy_seed_crds, task, "Apply kinds")
         if workflow.patched("resource-manager-of-seed"):
+            await self._step(SeedSystemActivities.deploy_seed_priority_classes, task, "Deploy priority classes")
             await self._step(SeedSystemActivities.deploy_seed_resource_manager, task, "Deploy resource manager")
         await asyncio.gather(
             self._gateway(task),

@@ -5,7 +5,7 @@ A resource manager applies ManagedResources. That of a shoot also requests token
 
 from dataclasses import dataclass
 
-from activities.components import base, own
+from activities.components import base, own, priority
 from activities.components.base import Manifest
 from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 
@@ -88,6 +88,7 @@ def seed_objects(replicas: int) -> list[Manifest]:
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,
+            "priorityClassName": priority.SYSTEM_CRITICAL,
             "securityContext": base.non_root_pod(),
             "topologySpreadConstraints": base.spread_over_hosts(SELECT),
             "containers": [main],

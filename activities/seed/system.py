@@ -10,13 +10,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
-from activities.components import resource_manager
+from activities.components import priority, resource_manager
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER
 from api import resources
 from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 from api.contracts.operations import SeedTask, TaskResult
 from api.labels import pod_security
+from kube.client import KubeClient
 
 _MINUTE = 60.0
 
@@ -26,6 +27,19 @@ class SeedSystemActivities:
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
+
+    @activity.defn
+    async def deploy_seed_priority_classes(self, task: SeedTask) -> TaskResult:
+        """Apply the PriorityClasses of control planes and of the seed's components."""
+        await apply_priority_classes(self._clusters.seed)
+        return TaskResult()
+
+    @activity.defn
+    async def delete_seed_priority_classes(self, task: SeedTask) -> TaskResult:
+        """Delete the PriorityClasses, after all components. Pods keep the priority that they got from a class."""
+        doomed = [(resources.PRIORITY_CLASS, each["metadata"]["name"]) for each in priority.objects()]
+        await rollout.delete(self._clusters.seed, doomed, None)
+        return TaskResult()
 
     @activity.defn
     async def deploy_seed_resource_manager(self, task: SeedTask) -> TaskResult:
@@ -79,6 +93,16 @@ class SeedSystemActivities:
         """Replicas of a component: two if they can run on two nodes; two on one node would be lost together."""
         nodes = await self._clusters.seed.list(resources.NODE, metadata_only=True)
         return min(2, max(1, len(nodes)))
+
+
+async def apply_priority_classes(seed: KubeClient) -> None:
+    """Apply the PriorityClasses of the seed.
+
+    A gardenlet does so at its start, too. Its tasks name the classes in pods, and a pod of an unknown class is not
+    created: etcd would stop if an earlier controller-manager, whose flow of the seed lacks the classes, were in place.
+    """
+    for each in priority.objects():
+        await seed.apply(each, manager=MANAGER)
 
 
 def garden_namespace() -> dict[str, Any]:

@@ -205,6 +205,7 @@ def test_rights_of_provider_local_are_those_that_the_landscape_gives_it():
     rights = [each for each in rendered("provider-local") if each["apiVersion"].startswith("rbac.")]
 
     assert sorted(rights, key=_place) == sorted(access.access("garden"), key=_place)
+    assert [*kinds(rendered("provider-local"), "PriorityClass").values()] == [access.priority_class()]
 
 
 def _place(each):
