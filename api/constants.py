@@ -15,6 +15,8 @@ AUTOSCALING = "autoscaling.k8s.io"
 
 # Namespaces.
 GARDEN_NAMESPACE = "garden"
+SEED_CLASS = "seed"
+"""Class of ManagedResources whose objects are in the seed, and of extension objects of the seed itself."""
 ADMISSION_WEBHOOK_AUTHORITY = "gardener-admission"
 """Secret of namespace garden: the CA that the garden's API server trusts for its webhooks."""
 ADMISSION_AUTHORITY = "gardener-admission-authority"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from activities.components import base, envoy
+from activities.components import base, envoy, priority
 from activities.components.base import Manifest
 from api import images
 from api.labels import pod_security
@@ -363,6 +363,7 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
         annotations=base.references([config]),
         pod={
             "serviceAccountName": NAME,
+            "priorityClassName": priority.SYSTEM_CRITICAL,
             # Envoy is reachable from the internet, and does not need a token of the seed.
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

@@ -4,7 +4,7 @@ All objects are applied by name, so a second run changes nothing.
 """
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -19,6 +19,7 @@ from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, 
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
+from activities.seed.system import garden_namespace
 from api import resources
 from api.constants import (
     GARDEN_NAMESPACE,
@@ -32,7 +33,6 @@ from api.contracts.operations import SeedTask, TaskResult
 from api.crds import crds
 from api.decisions.conditions import Finding, Operation, find_condition, merge
 from api.images import OWN_VERSION
-from api.labels import pod_security
 from api.names import dns_record_type
 from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
 from api.times import timestamp
@@ -41,11 +41,6 @@ INGRESS_DNS = "seed-ingress"
 """DNSRecord of the seed's ingress domain."""
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
-_POD_SECURITY: dict[str, Literal["baseline", "restricted"]] = {
-    # Operators run pods of their own in this namespace, for example log collectors.
-    GARDEN_NAMESPACE: "baseline",
-    gateway.NAMESPACE: "restricted",
-}
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 """Fields that identify a DNSRecord: if one of them differs, the live DNSRecord is deleted and another one created."""
@@ -145,12 +140,7 @@ class SeedActivities:
     @activity.defn
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
         """Apply the gateway and wait for its address, to which the DNS names of Shoots will point."""
-        for namespace, level in _POD_SECURITY.items():
-            labels = {"gardener.cloud/role": namespace, **pod_security(level)}
-            await self._clusters.seed.apply(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
-                manager=MANAGER,
-            )
+        await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
         seed = await self._clusters.garden.get(resources.SEED, task.name)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]

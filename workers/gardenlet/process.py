@@ -11,6 +11,7 @@ from temporalio.worker import Worker
 
 from activities.clusters import Clusters
 from activities.secrets.manager import SecretsManager
+from activities.seed.system import apply_priority_classes
 from api.contracts.operations import seed_queue
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
@@ -57,6 +58,7 @@ async def run(config_path: str) -> None:
         seed_name=seed_name,
         sealing=sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)(seed_name),
     )
+    await apply_priority_classes(clusters.seed)
     temporal = await connect(config.temporal, seed_queue(seed_name))
     worker = Worker(
         temporal,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.clusters import Clusters
-from activities.components import gateway
+from activities.components import gateway, resource_manager
 from activities.garden.seed_status import write_seed_status
 from activities.seed.bootstrap import INGRESS_DNS
 from api import constants, resources
@@ -25,8 +25,8 @@ from workers.lib import health
 
 _SETTLED = Operation("Reconcile", "Succeeded")
 """A running operation of the Seed is no reason to show a failed check as Progressing."""
-_SEED_CLASS = "seed"
-"""Class of ManagedResources whose objects are in the seed."""
+_DEPLOYMENTS = (Key(gateway.NAMESPACE, gateway.NAME), Key(constants.GARDEN_NAMESPACE, resource_manager.NAME))
+"""Deployments that every seed has."""
 
 
 class SeedCare:
@@ -81,12 +81,12 @@ class SeedCare:
         return Requeue(self._config.sync_period.total_seconds())
 
     def _components(self, seed: Object, now: datetime) -> Finding:
-        """Condition SeedSystemComponentsHealthy: gateway, its DNS name, and ManagedResources of the seed."""
-        faults = [_gateway_fault(self._deployments.get(gateway.NAME, gateway.NAMESPACE))]
+        """Condition SeedSystemComponentsHealthy: Deployments, DNS name of the gateway, ManagedResources of the seed."""
+        faults = [_deployment_fault(each, self._deployments.get(each.name, each.namespace)) for each in _DEPLOYMENTS]
         if seed["spec"].get("ingress"):
             faults.append(_record_fault(self._records.get(INGRESS_DNS, constants.GARDEN_NAMESPACE)))
         for each in self._managed_resources.list(constants.GARDEN_NAMESPACE):
-            if each["spec"].get("class") != _SEED_CLASS:
+            if each["spec"].get("class") != constants.SEED_CLASS:
                 continue
             if fault := managed_resource_fault(each, self._progressing_for, now):
                 faults.append(f"ManagedResource {each['metadata']['name']}: {fault[1]}")
@@ -117,8 +117,8 @@ def _error(extension: Object) -> dict[str, Any]:
     return (extension.get("status") or {}).get("lastError") or {}
 
 
-def _gateway_fault(deployment: Object | None) -> str | None:
-    name = f"Deployment {gateway.NAMESPACE}/{gateway.NAME}"
+def _deployment_fault(key: Key, deployment: Object | None) -> str | None:
+    name = f"Deployment {key}"
     if deployment is None:
         return f"{name} does not exist"
     fault = health.unhealthy({**deployment, "apiVersion": "apps/v1", "kind": "Deployment"})

@@ -32,6 +32,7 @@ from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
 from activities.seed.static_manifests import StaticManifestActivities
 from activities.seed.survey import SurveyActivities
+from activities.seed.system import SeedSystemActivities
 from activities.seed.vpa import VpaActivities
 from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.rotation import RotationActivities
@@ -53,6 +54,7 @@ def seed_activities(
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
         SeedActivities(clusters, identity),
+        SeedSystemActivities(clusters),
         NamespaceActivities(clusters),
         ExtensionActivities(clusters, retention),
         ReferenceActivities(clusters),

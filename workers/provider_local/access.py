@@ -7,6 +7,7 @@ each control-plane namespace, and gives it access to single Secrets of namespace
 
 from typing import Any
 
+from activities.provider_local.computers import PRIORITY_CLASS
 from api.access import rule
 from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, EXTENSIONS, MACHINE, RESOURCES
 
@@ -35,6 +36,19 @@ _KINDS = [
     "workers",
 ]
 _MACHINE_KINDS = ["machineclasses", "machinedeployments", "machinesets", "machines"]
+
+
+def priority_class() -> Manifest:
+    """The PriorityClass of computers, as the chart brings it."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": PRIORITY_CLASS},
+        "value": 999998950,
+        "globalDefault": False,
+        "preemptionPolicy": "Never",
+        "description": "Computers of the local cloud.",
+    }
 
 
 def access(namespace: str) -> list[Manifest]:
