@@ -39,6 +39,12 @@ def backup_entries_here(clusters: Clusters) -> Cache:
     return clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=f"spec.seedName={clusters.seed_name}")
 
 
+def installations_here(clusters: Clusters) -> Cache:
+    """Cache of the ControllerInstallations of this seed."""
+    fields = f"spec.seedRef.name={clusters.seed_name}"
+    return clusters.garden_caches.of(resources.CONTROLLER_INSTALLATION, fields=fields)
+
+
 def technical_ids_of(shoot: Object) -> Iterable[str]:
     technical_id = (shoot.get("status") or {}).get("technicalID")
     return (technical_id,) if technical_id else ()
