@@ -13,6 +13,9 @@ from kube.client import Object
 BY_TECHNICAL_ID = "status.technicalID"
 """Index of Shoots by the namespace of their control plane."""
 
+BY_REGISTRATION = "spec.registrationRef.name"
+"""Index of ControllerInstallations by their registration."""
+
 
 def own_seed(clusters: Clusters) -> Cache:
     """Cache of the gardenlet's own Seed."""
@@ -42,7 +45,14 @@ def backup_entries_here(clusters: Clusters) -> Cache:
 def installations_here(clusters: Clusters) -> Cache:
     """Cache of the ControllerInstallations of this seed."""
     fields = f"spec.seedRef.name={clusters.seed_name}"
-    return clusters.garden_caches.of(resources.CONTROLLER_INSTALLATION, fields=fields)
+    cache = clusters.garden_caches.of(resources.CONTROLLER_INSTALLATION, fields=fields)
+    cache.index(BY_REGISTRATION, registration_of)
+    return cache
+
+
+def registration_of(installation: Object) -> tuple[str]:
+    """Name of the registration of a ControllerInstallation."""
+    return (installation["spec"]["registrationRef"]["name"],)
 
 
 def technical_ids_of(shoot: Object) -> Iterable[str]:

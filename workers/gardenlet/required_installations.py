@@ -17,7 +17,7 @@ from kube.cache import Caches, Key
 from kube.client import WatchEvent
 from kube.controller import Controller
 from kube.edit import edit
-from workers.gardenlet.garden_caches import installations_here
+from workers.gardenlet.garden_caches import BY_REGISTRATION, installations_here, registration_of
 
 KINDS: tuple[Resource, ...] = (
     resources.BACKUP_BUCKET,
@@ -34,7 +34,7 @@ KINDS: tuple[Resource, ...] = (
 )
 """All kinds of extension objects."""
 _SETTLED = Operation("Reconcile", "Succeeded")
-_BY_TYPE, _BY_REGISTRATION, _BY_PAIR = "type", "registration", "kinds and types"
+_BY_TYPE, _BY_PAIR = "type", "kinds and types"
 
 
 class RequiredInstallations:
@@ -44,7 +44,6 @@ class RequiredInstallations:
         self._garden = clusters.garden
         self._installations = installations_here(clusters)
         self._registrations = clusters.garden_caches.of(resources.CONTROLLER_REGISTRATION)
-        self._installations.index(_BY_REGISTRATION, _registration)
         self._registrations.index(_BY_PAIR, _pairs)
         # Caches of their own: a seed has many such objects, some of them large, and only the type is needed.
         self._caches = Caches(clusters.seed, keep=_kept)
@@ -68,7 +67,7 @@ class RequiredInstallations:
             await self._caches.close()
 
     def _of(self, registration: str) -> list[Key]:
-        found = self._installations.by_index(_BY_REGISTRATION, registration)
+        found = self._installations.by_index(BY_REGISTRATION, registration)
         return [Key(None, each["metadata"]["name"]) for each in found]
 
     def _users(self, kind: str) -> Callable[[WatchEvent], Iterable[Key]]:
@@ -82,7 +81,7 @@ class RequiredInstallations:
 
     async def _write(self, key: Key) -> None:
         installation = self._installations.get(key.name)
-        registration = self._registrations.get(_registration(installation)[0]) if installation else None
+        registration = self._registrations.get(registration_of(installation)[0]) if installation else None
         if installation is None or registration is None:
             return  # without its registration, the kinds are not known, and the last condition stays
         finding = required(self._existing(registration))
@@ -125,10 +124,6 @@ def _first_or_last(event: WatchEvent) -> bool:
 
 def _type(obj: Object) -> tuple[str]:
     return ((obj.get("spec") or {}).get("type", ""),)
-
-
-def _registration(installation: Object) -> tuple[str]:
-    return (installation["spec"]["registrationRef"]["name"],)
 
 
 def _pairs(registration: Object) -> list[str]:
