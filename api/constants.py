@@ -117,6 +117,9 @@ APPROVED_TYPES = "quota.gardener.cloud/approved-types"
 user with that verb has written or approved. Admission writes it."""
 
 # Annotations.
+POD_SECURITY_ENFORCE = "security.gardener.cloud/pod-security-enforce"
+"""Annotation of a ControllerRegistration: Pod Security Standard of the namespaces of its installations. The
+controller-manager copies it to the ControllerInstallations."""
 BOOTSTRAP_TOKEN_ID = "seed.gardener.cloud/bootstrap-token-id"
 """Annotation of a Seed, which an operator sets: id of the bootstrap token that may replace the certificate of the
 gardenlet although it is still valid."""
@@ -232,6 +235,10 @@ SEED_PROVIDER = "seed.gardener.cloud/provider"
 SEED_REGION = "seed.gardener.cloud/region"
 PROJECT_NAME = "project.gardener.cloud/name"
 SEED_NAME_PREFIX = "name.seed.gardener.cloud/"
+SEED_SPEC_HASH = "seed-spec-hash"
+REGISTRATION_SPEC_HASH = "registration-spec-hash"
+DEPLOYMENT_HASH = "deployment-hash"
+"""Labels of a ControllerInstallation with hashes of the specs of its Seed, its registration and its deployment."""
 PROVIDER_PREFIX = "provider.shoot.gardener.cloud/"
 QUOTA_CONFIG_MAPS_PER_SHOOT = "quota.gardener.cloud/configmaps-per-shoot"
 QUOTA_SECRETS_PER_SHOOT = "quota.gardener.cloud/secrets-per-shoot"
@@ -284,6 +291,7 @@ CONDITION_BASTION_READY = "BastionReady"
 SEED_GARDENLET_READY = "GardenletReady"
 SEED_BACKUP_BUCKETS_READY = "BackupBucketsReady"
 SEED_EXTENSIONS_READY = "ExtensionsReady"
+CONTROLLER_INSTALLATION_REQUIRED = "Required"
 SEED_SYSTEM_COMPONENTS_HEALTHY = "SeedSystemComponentsHealthy"
 SEED_MOVED_CONTROL_PLANES_CLEANED_UP = "MovedControlPlanesCleanedUp"
 """Condition of a Seed, not in Gardener: it is present and not True while a seed that has come back cleans up its stale

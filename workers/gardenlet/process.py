@@ -25,6 +25,7 @@ from workers.gardenlet.installations import InstallationController
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
+from workers.gardenlet.required_installations import RequiredInstallations
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.seed_care import SeedCare
 from workers.gardenlet.shoot_states import ShootStateController
@@ -96,6 +97,7 @@ async def run(config_path: str) -> None:
                 BastionController(clusters).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
+                RequiredInstallations(clusters).run(),
                 SeedCare(clusters, config.seed_care, config.shoot_care).run(),
                 ClusterStatusController(clusters).run(),
                 RemainsController(clusters).run(),

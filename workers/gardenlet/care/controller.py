@@ -104,7 +104,7 @@ class CareController:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        heartbeats = (self._heartbeats.leases, self._heartbeats.registrations)
+        heartbeats = (self._heartbeats.leases, self._heartbeats.registrations, self._heartbeats.installations)
         caches = (self._seeds, self._entries, self._exposures, self._namespaces, *heartbeats)
         await asyncio.gather(*(each.synced() for each in caches))
         await self._controller.run()
