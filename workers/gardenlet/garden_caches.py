@@ -34,11 +34,6 @@ def shoots_wanted_here(clusters: Clusters) -> Cache:
     return cache
 
 
-def backup_entries_here(clusters: Clusters) -> Cache:
-    """Cache of BackupEntries that this seed reconciles: of its own backups, and of backups that it copies from."""
-    return clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=f"spec.seedName={clusters.seed_name}")
-
-
 def technical_ids_of(shoot: Object) -> Iterable[str]:
     technical_id = (shoot.get("status") or {}).get("technicalID")
     return (technical_id,) if technical_id else ()
