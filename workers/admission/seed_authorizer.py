@@ -27,6 +27,7 @@ from api import resources
 from api.constants import (
     ADMISSION_AUTHORITY,
     ADMISSION_WEBHOOK_AUTHORITY,
+    BACKUP_KEY,
     GARDEN_NAMESPACE,
     ISSUER_KEYS,
     SEED_LEASE_NAMESPACE,
@@ -42,8 +43,6 @@ from api.names import backup_entry_names, issued_kubeconfigs, shoot_of_backup_en
 from api.resources import Object, Resource
 from workers.admission.indexes import (
     BINDINGS_BY_CREDENTIALS,
-    BUCKETS_BY_SECRET,
-    ENTRIES_BY_BUCKET,
     INSTALLATIONS_BY_SEED,
     SHOOTS_BY_PROFILE,
     SHOOTS_BY_REFERENCE,
@@ -69,7 +68,7 @@ SECONDS = Histogram(
 
 PUBLISHED = {
     resources.SECRET: ("monitoring", "ssh-keypair", "ssh-keypair.old"),
-    resources.INTERNAL_SECRET: ("ca-client",),
+    resources.INTERNAL_SECRET: ("ca-client", BACKUP_KEY),
     resources.CONFIG_MAP: ("ca-cluster", "ca-kubelet"),
 }
 """Suffixes of objects of a Shoot in the Project's namespace, which are called ``<shoot>.<suffix>``, by kind."""
@@ -394,6 +393,15 @@ async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
     return found is not None and found["spec"].get("seedName") == request.seed
 
 
+async def _left_entry(request: Request, garden: Lookup) -> bool:
+    """Whether a BackupEntry gives another seed access to this seed's bucket, while a control plane moves."""
+    found = await _asked_about(request, garden)
+    if found is None or not request.name.startswith("source-"):
+        return False
+    seed = await garden.find(resources.SEED, request.seed)
+    return seed is not None and found["spec"].get("bucketName") == seed["metadata"]["uid"]
+
+
 async def _shoot_here(request: Request, garden: Lookup) -> bool:
     """Whether the Shoot of this name is at home in this seed."""
     return await _is_home(request.name, request, garden)
@@ -464,18 +472,6 @@ async def _named_by_seed(request: Request, garden: Lookup) -> bool:
     return any(_is(request, (part or {}).get("credentialsRef") or {}) for part in parts)
 
 
-async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
-    """Whether the Secret gives access to a bucket with backups of a Shoot that is at home in this seed."""
-    for bucket in await garden.by_index(BUCKETS_BY_SECRET, place(request.namespace, request.name)):
-        if not await _is_labelled(request, bucket["spec"].get("seedName") or "", garden):
-            continue
-        for entry in await garden.by_index(ENTRIES_BY_BUCKET, bucket["metadata"]["name"]):
-            metadata = entry["metadata"]
-            if await _entry_of_home(metadata["name"], metadata["namespace"], request, garden):
-                return True
-    return False
-
-
 # Helpers of the conditions
 
 
@@ -541,8 +537,13 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.CONTROLLER_REGISTRATION: (_READABLE,),
     resources.CONTROLLER_INSTALLATION: (_READABLE, Right(("patch",), _own_installation, _OBJECT_AND_STATUS)),
     resources.CONTROLLER_DEPLOYMENT: (Right(("get",), _deployment_here),),
-    resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket)),
-    resources.CORE_BACKUP_ENTRY: (_READABLE, Right(("create", "patch", "delete"), _own_backup_entry)),
+    resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket, _OBJECT_AND_STATUS)),
+    resources.CORE_BACKUP_ENTRY: (
+        _READABLE,
+        Right(("create", "patch", "delete"), _own_backup_entry),
+        Right(("patch",), _own_backup_entry, ("status",)),
+        Right(("patch",), _left_entry),
+    ),
     resources.SHOOT_STATE: (Right(_WRITE, _shoot_here),),
     resources.INTERNAL_SECRET: (Right(_WRITE, _published),),
     resources.SECRET_BINDING: (Right(("get",), _needed_by_shoot),),
@@ -560,7 +561,6 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _secret_of_seed),
         Right(("get",), _needed_by_shoot),
         Right(("get",), _credentials),
-        Right(("get",), _secret_of_bucket),
         Right(("get",), _named_by_deployment),
         Right(("list",), _listed_secrets),
     ),

@@ -219,9 +219,9 @@ async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden)
         return
     raise Refusal.forbidden(
         review,
-        f"spec.seedName: the lost source seed (bucket {entry['spec']['bucketName']}) has not deleted its remains of "
-        "the control plane: wait until it is back and has deleted them; if it never comes back, delete BackupEntry "
-        f"{entry['metadata']['name']}",
+        f"spec.seedName: the source seed (bucket {entry['spec']['bucketName']}) of the last move has not deleted its "
+        "remains of the control plane, or not revoked the key of its bucket: wait until it has; if it never comes "
+        f"back, delete BackupEntry {entry['metadata']['name']} and remove its finalizers",
     )
 
 

@@ -37,11 +37,6 @@ def shoots_wanted_here(clusters: Clusters) -> Cache:
     return cache
 
 
-def backup_entries_here(clusters: Clusters) -> Cache:
-    """Cache of BackupEntries that this seed reconciles: of its own backups, and of backups that it copies from."""
-    return clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=f"spec.seedName={clusters.seed_name}")
-
-
 def installations_here(clusters: Clusters) -> Cache:
     """Cache of the ControllerInstallations of this seed."""
     fields = f"spec.seedRef.name={clusters.seed_name}"

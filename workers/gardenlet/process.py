@@ -15,6 +15,7 @@ from activities.seed.system import apply_priority_classes
 from api.contracts.operations import seed_queue
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
+from workers.gardenlet.backup_entries import BackupEntryController
 from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.cluster_status import ClusterStatusController
@@ -101,6 +102,7 @@ async def run(config_path: str) -> None:
                 SeedCare(clusters, config.seed_care, config.shoot_care).run(),
                 ClusterStatusController(clusters).run(),
                 RemainsController(clusters).run(),
+                BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from activities.seed import observability, secrets
 from api import resources
-from api.constants import SEEDS_GROUP
+from api.constants import BACKUP_KEY, SEEDS_GROUP
 from api.resources import Resource
 from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed
 from workers.admission import seed_authorizer
@@ -50,6 +50,12 @@ def entry(name: str, seed: str) -> dict[str, Any]:
     return _object("BackupEntry", f"shoot--local--{name}--uid-{name}", "garden-local") | {"spec": spec}
 
 
+def left_entry(name: str, source: str, destination: str) -> dict[str, Any]:
+    """The entry by which a destination copies backups from the bucket of the source."""
+    spec = {"bucketName": f"uid-{source}", "seedName": destination}
+    return _object("BackupEntry", f"source-shoot--local--{name}--uid-{name}", "garden-local") | {"spec": spec}
+
+
 def bastion(name: str, seed: str) -> dict[str, Any]:
     return _object("Bastion", name, "garden-local") | {"spec": {"seedName": seed}}
 
@@ -67,7 +73,8 @@ def deployment(name: str, secret: str) -> dict[str, Any]:
 def credentials(name: str, *seeds: str) -> dict[str, Any]:
     """A Secret that an operator has labelled for some seeds."""
     labels = {f"name.seed.gardener.cloud/{each}": "true" for each in seeds}
-    return {"kind": "Secret", "metadata": {"name": name, "namespace": "garden", "labels": labels}}
+    metadata = {"name": name, "namespace": "garden", "labels": labels}
+    return {"kind": "Secret", "metadata": metadata, "data": {"endpoint": "aHR0cHM6Ly9zdG9yZQ=="}}
 
 
 def _object(kind: str, name: str, namespace: str = "") -> dict[str, Any]:
@@ -107,6 +114,8 @@ GARDEN = [
     *(bucket(name) for name in SEEDS),
     *(entry(name, home) for name, home in (("demo", "seed-1"), ("other", "seed-2"), ("mover", "seed-2"))),
     entry("gone", "seed-1"),
+    left_entry("left", "seed-1", "seed-3"),
+    left_entry("passed", "seed-2", "seed-3"),
     bastion("mine", "seed-1"),
     bastion("theirs", "seed-2"),
     installation("notes-mine", "seed-1", "notes"),
@@ -220,6 +229,9 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"create backupentries.{CORE} garden-local/source-shoot--local--mover--uid-mover",
         f"patch backupentries.{CORE} garden-local/shoot--local--mover--uid-mover",
         f"delete backupentries.{CORE} garden-local/shoot--local--gone--uid-gone",
+        f"patch backupentries.{CORE} garden-local/source-shoot--local--left--uid-left",
+        f"patch backupentries.{CORE}/status garden-local/shoot--local--demo--uid-demo",
+        f"get internalsecrets.{CORE} garden-local/mover.etcd-backup",
         f"create shootstates.{CORE} garden-local/demo",
         f"delete shootstates.{CORE} garden-local/mover",
         f"create internalsecrets.{CORE} garden-local/demo.ca-client",
@@ -231,7 +243,6 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         "get secrets garden/dns",
         "get secrets garden/ingress",
         "get secrets garden/backup-seed-1",
-        "get secrets garden/backup-seed-2",
         "patch secrets garden-local/demo.ssh-keypair.old",
         "delete secrets garden-local/demo.monitoring",
         "create secrets gardener-system-shoot-issuer/local--uid-demo",
@@ -291,7 +302,14 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         "get secrets garden-local/demo.mine",
         "get secrets garden-local/.monitoring",
         "get secrets elsewhere/named",
+        "get secrets garden/backup-seed-2",
         "get secrets garden/backup-seed-3",
+        f"get internalsecrets.{CORE} garden-local/other.etcd-backup",
+        f"patch backupentries.{CORE} garden-local/source-shoot--local--passed--uid-passed",
+        f"patch backupentries.{CORE}/status garden-local/source-shoot--local--left--uid-left",
+        f"delete backupentries.{CORE} garden-local/source-shoot--local--left--uid-left",
+        f"patch backupentries.{CORE}/status garden-local/shoot--local--other--uid-other",
+        f"patch backupbuckets.{CORE}/status /uid-seed-2",
         "get secrets kube-system/bootstrap-token-abcdef",
         "patch secrets garden-local/named",
         "patch secrets garden/dns",
@@ -368,7 +386,7 @@ async def test_the_authorizer_has_no_opinion_on_other_users_and_kinds(authorizer
 def test_a_gardenlet_may_write_all_that_activities_publish():
     found = {
         resources.SECRET: {secrets.SSH_KEYPAIR, f"{secrets.SSH_KEYPAIR}.old", observability._SUFFIX},
-        resources.INTERNAL_SECRET: {secrets.CLIENT_CA},
+        resources.INTERNAL_SECRET: {secrets.CLIENT_CA, BACKUP_KEY},
         resources.CONFIG_MAP: {"ca-cluster", secrets.KUBELET_CA},
     }
     assert {resource: set(suffixes) for resource, suffixes in PUBLISHED.items()} == found
