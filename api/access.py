@@ -92,6 +92,7 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         rule([""], ["secrets"], read),
         rule(["events.k8s.io"], ["events"], everything),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], everything),
+        rule([SEED_MANAGEMENT], ["*"], everything),
         rule(["coordination.k8s.io"], ["leases"], everything),
         rule([EXTENSIONS_API], ["customresourcedefinitions"], read),
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),

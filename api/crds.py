@@ -33,6 +33,9 @@ _KINDS = {
         "security.v1alpha1.credentials_binding:CredentialsBinding",
         "security.v1alpha1.workload_identity:WorkloadIdentity",
         "bastions.v1alpha1.bastion:Bastion",
+        "seedmanagement.v1alpha1.managed_seed:ManagedSeed",
+        "seedmanagement.v1alpha1.managed_seed_set:ManagedSeedSet",
+        "seedmanagement.v1alpha1.gardenlet:Gardenlet",
     ),
     "seed": (
         "extensions.v1alpha1.backup_bucket:BackupBucket",

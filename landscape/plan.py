@@ -335,6 +335,10 @@ class Plan:
         )
         return tuple(self._with_zones(seed) if seed.name in self.zonal else seed for seed in seeds)
 
+    def further_address(self, seed: str) -> str:
+        """Second address of a seed's node: for the gateway of a handler of ExposureClasses."""
+        return self._address(2 + SEEDS.index(seed), 5)
+
     def _cluster(self, name: str, address: str, netns: str, services: str, pods: str) -> ClusterPlan:
         """A cluster whose only node, if ``pods`` is not empty, is in the network namespace of its control plane."""
         nodes = () if not pods else (self._node(name, address, netns, pods, ZONES[0]),)

@@ -76,7 +76,7 @@ async def make_extension_account(plan: Plan, seed: ClusterPlan) -> None:
     }
     async with connected(plan.kubeconfig(seed.name)) as client:
         await apply(client, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        await apply(client, account, *provider_access.access(namespace))
+        await apply(client, account, *provider_access.access(namespace), provider_access.priority_class())
         answer = await client.request("POST", SERVICE_ACCOUNT.path(namespace, name, "token"), body=request)
     token = answer["status"]["token"]
     content = pki.token_kubeconfig(seed.server, Credentials.of(seed).ca, token, seed.name)
@@ -286,6 +286,7 @@ def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
         "heartbeatNamespace": PROVIDER_LOCAL_NAMESPACE,
         "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-provider-local")),
         "loadBalancerIp": seed.address,
+        "furtherLoadBalancerIps": [plan.further_address(seed.name)],
         "health": _health(seed.address, 2738),
     }
 

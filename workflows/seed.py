@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from activities.seed.bootstrap import SeedActivities
+    from activities.seed.system import SeedSystemActivities
     from api.contracts.operations import SeedTask, TaskResult, seed_queue
 
 
@@ -32,6 +34,9 @@ class ReconcileSeed:
             await self._step(SeedActivities.report_seed_processing, task, "Report that the seed is being reconciled")
         workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway with its names, and backup bucket")
         await self._step(SeedActivities.deploy_seed_crds, task, "Apply kinds")
+        if workflow.patched("resource-manager-of-seed"):
+            await self._step(SeedSystemActivities.deploy_seed_priority_classes, task, "Deploy priority classes")
+            await self._step(SeedSystemActivities.deploy_seed_resource_manager, task, "Deploy resource manager")
         await asyncio.gather(
             self._gateway(task),
             self._step(SeedActivities.deploy_backup_bucket, task, "Deploy backup bucket"),
@@ -45,9 +50,7 @@ class ReconcileSeed:
         if workflow.patched("ingress-dns-of-seed"):
             await self._step(SeedActivities.deploy_seed_ingress_dns, task, "Point ingress domain to gateway")
 
-    async def _step(
-        self, step: Callable[[SeedActivities, SeedTask], Awaitable[TaskResult]], task: SeedTask, summary: str
-    ) -> None:
+    async def _step(self, step: Callable[[Any, SeedTask], Awaitable[TaskResult]], task: SeedTask, summary: str) -> None:
         await workflow.execute_activity_method(
             step,
             task,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from activities.components import priority
 from api.labels import ZONE
 from api.quantities import is_less
 
@@ -122,8 +123,10 @@ def control_plane_labels(app: str, role: str = "") -> dict[str, str]:
     return {"app": app, **({"role": role} if role else {})}
 
 
-def control_plane_deployment(name: str, namespace: str, **rest: Any) -> Manifest:
-    return deployment(name, namespace, labels=_CONTROL_PLANE_ROLE, **rest)
+def control_plane_deployment(name: str, namespace: str, *, pod: Manifest, **rest: Any) -> Manifest:
+    """A Deployment whose pods have the PriorityClass of the component. Raises KeyError for an unknown component."""
+    pod = {"priorityClassName": priority.class_of(name), **pod}
+    return deployment(name, namespace, labels=_CONTROL_PLANE_ROLE, pod=pod, **rest)
 
 
 def service(

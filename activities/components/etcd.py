@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.components import base
+from activities.components import base, priority
 from activities.components.base import Manifest
 from activities.secrets.configs import Certificate, SignedBy, Usage
 
@@ -100,6 +100,7 @@ def etcd(values: EtcdValues) -> Manifest:
             # Left out if empty: the API server refuses an empty map, as null, in place of a map with entries.
             **({"annotations": pod_annotations} if pod_annotations else {}),
             "selector": {"matchLabels": {"role": values.role, "app": "etcd-statefulset"}},
+            "priorityClassName": priority.class_of("etcd"),
             "storageCapacity": _STORAGE[values.role],
             "storageClass": "default",
             "volumeClaimTemplate": f"{values.role}-etcd",

@@ -7,7 +7,7 @@ second blackbox-exporter runs in the control plane, and probes the API server by
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from activities.components import base
+from activities.components import base, priority
 from activities.components.base import Manifest
 from api import images
 
@@ -108,6 +108,7 @@ def control_plane_blackbox_exporter(namespace: str, ca_bundle: str, replicas: in
         mounts={"ca": _CA},
         volumes=[base.secret_volume("ca", ca_bundle)],
         automountServiceAccountToken=False,
+        priorityClassName=priority.class_of(BLACKBOX_EXPORTER),
     )
 
 

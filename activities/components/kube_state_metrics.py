@@ -5,7 +5,7 @@ kube-state-metrics runs in the control plane. Names, ports and options: as Garde
 
 from dataclasses import dataclass
 
-from activities.components import base
+from activities.components import base, priority
 from activities.components.base import Manifest
 from api import images
 
@@ -62,6 +62,7 @@ def objects(metrics: KubeStateMetrics) -> list[Manifest]:
             pod={
                 "serviceAccountName": NAME,
                 "automountServiceAccountToken": False,
+                "priorityClassName": priority.class_of(NAME),
                 "securityContext": base.non_root_pod(),
                 "containers": [container],
                 "volumes": [base.shoot_access_volume(NAME, metrics.generic_kubeconfig)],

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base, gateway
+from activities.components import base, gateway, priority
 from activities.components.base import Manifest
 
 CONFIG, SECRET = "/etc/monitoring/config", "/etc/monitoring/secret"
@@ -136,6 +136,7 @@ def deployment(
         annotations=annotations,
         pod={
             "serviceAccountName": served.name,
+            "priorityClassName": priority.class_of(program),
             "securityContext": base.non_root_pod(),
             "containers": [container],
             "volumes": [*own, *volumes],

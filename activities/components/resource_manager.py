@@ -1,12 +1,20 @@
-"""The resource manager of a shoot: it applies ManagedResources, requests tokens, approves kubelets' certificates."""
+"""The resource managers: one in each control plane, for its shoot, and one in namespace ``garden`` of each seed.
+
+A resource manager applies ManagedResources. That of a shoot also requests tokens and approves kubelets' certificates.
+"""
 
 from dataclasses import dataclass
 
-from activities.components import base, own
+from activities.components import base, own, priority
 from activities.components.base import Manifest
+from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 
 NAME = "gardener-resource-manager"
 HEALTH_PORT = 8081
+
+SELECT = base.control_plane_labels(NAME)
+SEED_ROLE = f"gardener.cloud:system:{NAME}"
+"""ClusterRole of a seed's resource manager."""
 
 _ALL = "get list watch create update patch delete"
 
@@ -51,6 +59,78 @@ def shoot_objects() -> list[Manifest]:
         base.service_account(NAME, "kube-system"),
         base.binding(f"gardener.cloud:target:{NAME}", [base.account(NAME)], cluster_role="cluster-admin"),
     ]
+
+
+def seed_objects(replicas: int) -> list[Manifest]:
+    """The resource manager of a seed, in the order to apply: for ManagedResources of class ``seed`` in all namespaces.
+
+    One replica leads. Another replica takes over if the leader's node is lost.
+    """
+    file = base.versioned_config_map(
+        NAME, GARDEN_NAMESPACE, {"config.yaml": base.to_json(_seed_config())}, labels=SELECT
+    )
+    main = own.process(
+        NAME,
+        NAME.removeprefix("gardener-"),
+        HEALTH_PORT,
+        cpu="20m",
+        memory="80Mi",
+        mounts={"config": own.CONFIG_DIR},
+        writable={"tmp": "/tmp"},
+    )
+    deployment = base.deployment(
+        NAME,
+        GARDEN_NAMESPACE,
+        select=SELECT,
+        replicas=replicas,
+        labels={"gardener.cloud/role": "seed"},
+        annotations=base.references([file]),
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": True,
+            "priorityClassName": priority.SYSTEM_CRITICAL,
+            "securityContext": base.non_root_pod(),
+            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "containers": [main],
+            "volumes": [base.config_map_volume("config", file["metadata"]["name"]), base.empty_dir("tmp", memory=True)],
+        },
+    )
+    service = base.service(NAME, GARDEN_NAMESPACE, select=SELECT, ports={"metrics": HEALTH_PORT}, clusterIP="None")
+    service["metadata"]["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(HEALTH_PORT)}
+    return [
+        base.service_account(NAME, GARDEN_NAMESPACE),
+        base.cluster_role(SEED_ROLE, _seed_rules()),
+        base.binding(SEED_ROLE, [base.account(NAME, GARDEN_NAMESPACE)], cluster_role=SEED_ROLE),
+        file,
+        base.pod_disruption_budget(NAME, GARDEN_NAMESPACE, SELECT),
+        service,
+        deployment,
+    ]
+
+
+def _seed_rules() -> list[Manifest]:
+    """Rights in the seed: those of applying and deleting any object, since ManagedResources may hold any object.
+
+    ``escalate`` and ``bind`` let it apply roles with rights that it does not have. It may act as no other identity
+    (``impersonate``), and sign or approve no certificate.
+    """
+    return [
+        base.rule("*", "*", _ALL),
+        base.rule("rbac.authorization.k8s.io", "roles clusterroles", "escalate bind"),
+    ]
+
+
+def _seed_config() -> Manifest:
+    return {
+        "server": {"health": {"address": "0.0.0.0", "port": HEALTH_PORT}},
+        "controllers": {
+            "clusterID": "<default>",
+            "resourceClass": SEED_CLASS,
+            "managedResource": {"syncPeriod": "1h"},
+            "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
+        },
+        "leaderElection": {"leaderElect": True, "resourceNamespace": GARDEN_NAMESPACE},
+    }
 
 
 def _config(manager: ResourceManager) -> Manifest:

@@ -4,6 +4,9 @@ The Secret of a bucket holds an administrator's key, which may create buckets an
 the key of the bucket's own user, whose rights are those in this bucket and over the users below its path. An etcd gets
 the key of a user that has rights to the directory of its entry only.
 
+A seed to which a control plane moves gets the key of the source's etcd for the source's bucket, and no key that makes
+users. So the Secret of its entry for that bucket holds the key that the etcd and the copy of the backups use.
+
 An annotation of each Secret names the key with which its own key was made. If that key changes, a new key is made. The
 earlier one stays valid for an hour, because an etcd reads the new one some time later.
 """
@@ -65,16 +68,18 @@ class BackupEntryActuator(LocalActuator):
     resource = BACKUP_ENTRY
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
-        given = _decoded(await required_secret_data(self._seed, extension))
-        account = _account(given, extension)
+        given, bucket = _decoded(await required_secret_data(self._seed, extension)), extension.spec["bucketName"]
+        account = None if _is_of_entry(given, bucket) else _account(given, extension)
         namespace, secret = _place(extension)
         if not await namespace_lives(self._seed, namespace):
             return {}  # the entry exists longer than its Shoot, by the grace period
-        bucket = extension.spec["bucketName"]
-        data = {key: value for key, value in given.items() if key != IAM_ENDPOINT} | {s3.BUCKET: bucket}
-        user = _user_of_etcd(bucket, extension.name)
+        reference = {"name": secret, "namespace": namespace}
         try:
-            await _hand_out(self._seed, account, user, {"name": secret, "namespace": namespace}, data)
+            if account is None:
+                await _write(self._seed, reference, given)
+            else:
+                data = {key: value for key, value in given.items() if key != IAM_ENDPOINT} | {s3.BUCKET: bucket}
+                await _hand_out(self._seed, account, _user_of_etcd(bucket, extension.name), reference, data)
         except (NotFound, Forbidden):
             if await namespace_lives(self._seed, namespace):
                 raise
@@ -84,15 +89,17 @@ class BackupEntryActuator(LocalActuator):
         data = await secret_data(self._seed, extension)
         if data is not None:
             given, bucket, directory = _decoded(data), extension.spec["bucketName"], _directory(extension.name)
-            account = _account(given, extension)
+            account = None if _is_of_entry(given, bucket) else _account(given, extension)
             try:
                 await open_store(self.type, given, bucket).delete_all(f"{directory}/")
             except StoreError as error:
                 doing = f"deleting backups of {extension.name}"
                 raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: {error}") from None
-            # After a move the source's entry is deleted, which finds the user of the etcd that was there before, too.
-            for name in (directory, _SOURCE_PREFIX + directory):
-                await asyncio.to_thread(account.delete_user, _user_of_etcd(bucket, name).name)
+            # After a move, this finds the user of the etcd that was there before, too. The key of an entry deletes no
+            # user: the seed that has the bucket revokes it.
+            if account is not None:
+                for name in (directory, _SOURCE_PREFIX + directory):
+                    await asyncio.to_thread(account.delete_user, _user_of_etcd(bucket, name).name)
         await self.force_delete(extension)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
@@ -115,16 +122,27 @@ async def _hand_out(
     renew = made_by != account.key_id or not held.get(s3.SECRET_KEY)
     key = await asyncio.to_thread(account.key_of, user, known, renew=renew) or (known, held.get(s3.SECRET_KEY, ""))
     values = {**data, s3.ACCESS_KEY: key[0], s3.SECRET_KEY: key[1]}
+    await _write(seed, reference, values, made_by=account.key_id)
+
+
+async def _write(
+    seed: KubeClient, reference: Mapping[str, str], values: Mapping[str, str], *, made_by: str = ""
+) -> None:
     await seed.apply(
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {**reference, "annotations": {MADE_BY: account.key_id}},
+            "metadata": {**reference, **({"annotations": {MADE_BY: made_by}} if made_by else {})},
             "type": "Opaque",
             "data": {name: base64.b64encode(value.encode()).decode() for name, value in values.items()},
         },
         manager=MANAGER,
     )
+
+
+def _is_of_entry(given: Mapping[str, str], bucket: str) -> bool:
+    """Whether a key is that of one entry in this bucket: it makes no users, so there is no address for that."""
+    return IAM_ENDPOINT not in given and given.get(s3.BUCKET) == bucket
 
 
 def _account(given: Mapping[str, str], extension: Extension) -> Account:
@@ -161,4 +179,4 @@ def _place(extension: Extension) -> tuple[str, str]:
     """Namespace and name of the Secret that an entry's etcd reads."""
     source = extension.name.startswith(_SOURCE_PREFIX)
     namespace = _directory(extension.name).rpartition("--")[0]
-    return namespace, constants.SOURCE_BACKUP_SECRET if source else "etcd-backup"
+    return namespace, constants.SOURCE_BACKUP_SECRET if source else constants.BACKUP_KEY

@@ -4,6 +4,9 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+PRIORITY_CLASS = "gardener-extension-provider-local-computer"
+"""Computers are pods of the seed beside control planes: a full node must neither evict a computer for the pods of
+control planes, nor these for a computer."""
 _USER_DATA_FILE = "userdata"
 _GRACE_SECONDS = 1
 """Short, because a machine that is deleted was drained before, or is deleted with its whole cluster."""
@@ -47,6 +50,7 @@ def computer_pod(
         "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
         "spec": {
             "hostname": name,
+            "priorityClassName": PRIORITY_CLASS,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Always",

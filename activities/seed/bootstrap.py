@@ -3,8 +3,9 @@
 All objects are applied by name, so a second run changes nothing.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -19,6 +20,8 @@ from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, 
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
+from activities.seed.handlers import ExposureClassHandler, Handlers
+from activities.seed.system import garden_namespace
 from api import resources
 from api.constants import (
     GARDEN_NAMESPACE,
@@ -32,7 +35,6 @@ from api.contracts.operations import SeedTask, TaskResult
 from api.crds import crds
 from api.decisions.conditions import Finding, Operation, find_condition, merge
 from api.images import OWN_VERSION
-from api.labels import pod_security
 from api.names import dns_record_type
 from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
 from api.times import timestamp
@@ -41,11 +43,6 @@ INGRESS_DNS = "seed-ingress"
 """DNSRecord of the seed's ingress domain."""
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
-_POD_SECURITY: dict[str, Literal["baseline", "restricted"]] = {
-    # Operators run pods of their own in this namespace, for example log collectors.
-    GARDEN_NAMESPACE: "baseline",
-    gateway.NAMESPACE: "restricted",
-}
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 """Fields that identify a DNSRecord: if one of them differs, the live DNSRecord is deleted and another one created."""
@@ -54,9 +51,12 @@ _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 class SeedActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, identity: str = "gardenlet") -> None:
+    def __init__(
+        self, clusters: Clusters, identity: str = "gardenlet", handlers: Iterable[ExposureClassHandler] = ()
+    ) -> None:
         self._clusters = clusters
         self._identity = identity
+        self._handlers = Handlers(clusters, handlers)
 
     @activity.defn
     async def report_seed_processing(self, task: SeedTask) -> TaskResult:
@@ -144,20 +144,20 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
-        """Apply the gateway and wait for its address, to which the DNS names of Shoots will point."""
-        for namespace, level in _POD_SECURITY.items():
-            labels = {"gardener.cloud/role": namespace, **pod_security(level)}
-            await self._clusters.seed.apply(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
-                manager=MANAGER,
-            )
+        """Apply the gateway and wait for its address, to which the DNS names of Shoots will point.
+
+        Also apply the gateways of handlers, see ``activities.seed.handlers``. A Shoot waits for the address of its own.
+        """
+        await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
         seed = await self._clusters.garden.get(resources.SEED, task.name)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
         replicas = 2 if len((seed["spec"].get("provider") or {}).get("zones") or ()) > 1 else 1
         for item in gateway.objects(internal_domain=domain, load_balancer=balancer, replicas=replicas):
             await self._clusters.seed.apply(item, manager=MANAGER)
-        return TaskResult(note=await gateway_address(self._clusters.seed_caches))
+        handlers = await self._handlers.deploy(seed)
+        address = await gateway_address(self._clusters.seed_caches)
+        return TaskResult(note="; ".join(filter(None, (address, handlers))))
 
     @activity.defn
     async def deploy_seed_ingress_dns(self, task: SeedTask) -> TaskResult:

@@ -9,7 +9,7 @@ activity.
 import asyncio
 import base64
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,15 +17,18 @@ from temporalio import activity
 
 from activities.clusters import Clusters, ClusterView
 from activities.garden.credentials import seed_credentials
+from activities.heartbeat import heartbeating
 from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
 from activities.seed import workload_identity
+from activities.seed.backups import backup_entries_of, backup_entry_spec
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import CLOUD_SECRET, Extensions
 from activities.seed.gateway import gateway_address
+from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
 from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
@@ -42,10 +45,12 @@ from api.decisions import ssh
 from api.decisions.registrations import Phase
 from api.decisions.workload_identity import is_identity
 from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
+from api.times import timestamp
 from kube.errors import NotFound
 from kube.objects import owner_reference
 
 _KEPT = "kept for the source seed, which is lost: its etcd must read there that it is superseded"
+_REVOKED_SECONDS = 30
 _RUNTIME_BINARIES = "/var/bin/containerruntimes"
 
 
@@ -100,11 +105,17 @@ def _wait_migrated(kind: Kind) -> Activity:
 class ExtensionActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        clusters: Clusters,
+        retention: Retention | None = None,
+        handlers: Iterable[ExposureClassHandler] = (),
+    ) -> None:
         """``retention``: how long backups are kept; by default they are deleted with their Shoot."""
         self._clusters = clusters
         self._retention = retention or Retention()
         self._extensions = Extensions(clusters)
+        self._handlers = Handlers(clusters, handlers)
 
     # Activities that do the same for each kind. Activities of one kind only stand below, as methods.
 
@@ -268,14 +279,7 @@ class ExtensionActivities:
         view = await self._clusters.cluster(task.technical_id)
         name = backup_entry_name(task)
         bucket = await self._clusters.seed.get(resources.BACKUP_BUCKET, view.seed["metadata"]["uid"])
-        generated = bucket.get("status", {}).get("generatedSecretRef")
-        spec = {
-            "type": view.seed["spec"]["backup"]["provider"],
-            "region": view.seed["spec"]["backup"].get("region") or view.seed["spec"]["provider"]["region"],
-            "bucketName": bucket["metadata"]["name"],
-            "secretRef": generated or bucket["spec"]["secretRef"],
-            **_optional(backupBucketProviderStatus=bucket.get("status", {}).get("providerStatus")),
-        }
+        spec = backup_entry_spec(view.seed, bucket)
         if not task.destination:
             await self._clusters.garden.apply(
                 {
@@ -349,6 +353,10 @@ class ExtensionActivities:
         name, garden = backup_entry_name(task), self._clusters.garden
         entry = await garden.get(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         if entry["spec"].get("seedName") == task.seed:
+            began = {"migrationStartTime": timestamp()}
+            await garden.patch(
+                resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, {"status": began}, subresource="status"
+            )
             patch = {"spec": {"seedName": task.destination}}
             await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
         for step in (
@@ -379,10 +387,12 @@ class ExtensionActivities:
     async def wait_source_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
         """Wait until the source's bucket holds nothing of the Shoot, then delete the credentials for that bucket.
 
-        Also delete the garden's BackupEntry for it. That object stays if the Shoot's next seed has created it
-        meanwhile, to copy from the bucket of this seed.
+        Also delete the garden's BackupEntry for it, and wait up to 30 s until the source has revoked the credentials.
+        A lost source does not revoke them: if the Shoot is deleted, nothing waits for it. The garden's BackupEntry
+        stays if the Shoot's next seed has created it meanwhile, to copy from the bucket of this seed.
         """
-        if task.operation is OperationType.RESTORE and await is_taken_over(self._clusters, task):
+        lost = await is_taken_over(self._clusters, task)
+        if task.operation is OperationType.RESTORE and lost:
             return TaskResult(note=_KEPT)
         await self._extensions.wait_deleted(kinds.SOURCE_BACKUP_ENTRY, task)
         name = source_backup_entry_name(task)
@@ -390,7 +400,16 @@ class ExtensionActivities:
         await ExtensionAccess(self._clusters).unshare(name)
         if next_seed := await self._next_seed(task, name):
             return TaskResult(note=f"seed {next_seed} prepares to take over, and needs BackupEntry {name}")
-        await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+        garden, namespace = self._clusters.garden, task.shoot.namespace
+        if lost and task.operation is OperationType.DELETE:
+            with contextlib.suppress(NotFound):
+                await garden.patch(resources.CORE_BACKUP_ENTRY, name, namespace, {"metadata": {"finalizers": None}})
+        await garden.delete(resources.CORE_BACKUP_ENTRY, name, namespace)
+        try:
+            cache = backup_entries_of(self._clusters)
+            await heartbeating(cache.wait_for(name, namespace, lambda live: live is None, _REVOKED_SECONDS))
+        except TimeoutError:
+            return TaskResult(note="the source seed has not revoked the credentials of its bucket yet")
         return TaskResult()
 
     async def _next_seed(self, task: ShootTask, source: str) -> str:
@@ -538,8 +557,10 @@ class ExtensionActivities:
 
         ``provider``: type, credentials and zone, as in a Seed or a Shoot.
         """
+        if (served_by := await self._handlers.place(task)) is None:
+            return TaskResult(note=note_of_none(task))
         credentials = provider["credentialsRef"]
-        address = await gateway_address(self._clusters.seed_caches)
+        address = await gateway_address(self._clusters.seed_caches, served_by.namespace)
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
         garden = self._clusters.garden

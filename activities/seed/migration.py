@@ -21,6 +21,7 @@ from activities.errors import transient
 from activities.heartbeat import heartbeating
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
+from activities.seed.backup_keys import is_key_for
 from activities.seed.extension_access import ExtensionAccess, shared_by_source
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extension_operations import Extensions
@@ -139,6 +140,11 @@ class MigrationActivities:
         The garden's BackupEntry of the Shoot names that bucket, until ``deploy_backup_entry`` writes ours. A second
         run reads it from the source BackupEntry of the first one. A source that has not handed its backups over is
         lost: the source BackupEntry is annotated with that.
+
+        The key for the bucket is the one that the source's etcd has, with rights to the Shoot's own backups only.
+
+        Raises:
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the source has not published that key.
         """
         garden, seed, namespace = self._clusters.garden, self._clusters.seed, task.shoot.namespace
         name = source_backup_entry_name(task)
@@ -157,13 +163,8 @@ class MigrationActivities:
             return TaskResult(note="the etcd exists, and was created with these backups")
         bucket_name = entry["spec"]["bucketName"]
         bucket = await garden.get(resources.CORE_BACKUP_BUCKET, bucket_name)
-        reference = (bucket.get("status") or {}).get("generatedSecretRef") or bucket["spec"]["credentialsRef"]
-        source = await garden.get(resources.SECRET, reference["name"], reference["namespace"])
         credentials = {"name": name, "namespace": constants.GARDEN_NAMESPACE}
-        await seed.apply(
-            {"apiVersion": "v1", "kind": "Secret", "metadata": credentials, "type": "Opaque", "data": source["data"]},
-            manager=MANAGER,
-        )
+        await self._copy_key(task, bucket, credentials)
         await ExtensionAccess(self._clusters).share(shared_by_source(name, bucket))
         await garden.apply(
             {
@@ -174,6 +175,7 @@ class MigrationActivities:
                     "namespace": namespace,
                     "annotations": annotations,
                     "ownerReferences": entry["metadata"].get("ownerReferences") or [],
+                    "finalizers": [constants.FINALIZER],
                 },
                 "spec": {"bucketName": bucket_name, "seedName": task.seed},
             },
@@ -188,6 +190,29 @@ class MigrationActivities:
         wanted = ExtensionObject(resources.BACKUP_ENTRY, name, None, spec)
         await self._extensions.deploy(kinds.SOURCE_BACKUP_ENTRY, task, [wanted])
         return TaskResult(note=f"bucket {bucket_name}")
+
+    async def _copy_key(self, task: ShootTask, bucket: Mapping[str, Any], secret: Mapping[str, str]) -> None:
+        """Copy the key of the Shoot's backups in the source's bucket to a Secret of this seed.
+
+        A copy of an earlier run stays if the garden does not have the key any more: this seed publishes its own there.
+        """
+        bucket_name, name = bucket["metadata"]["name"], f"{task.shoot.name}.{constants.BACKUP_KEY}"
+        published = await self._clusters.garden.find(resources.INTERNAL_SECRET, name, task.shoot.namespace)
+        data = (published or {}).get("data") or {}
+        if not is_key_for(bucket_name, data):
+            copied = await self._clusters.seed.find(resources.SECRET, secret["name"], secret["namespace"])
+            if copied is not None:
+                return
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
+                f"InternalSecret {task.shoot.namespace}/{name} holds no key for bucket {bucket_name}: the gardenlet of "
+                f"seed {bucket['spec'].get('seedName')} writes it; if that seed is lost, an operator has to write it, "
+                "with the credentials of the bucket",
+            )
+        await self._clusters.seed.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": dict(secret), "type": "Opaque", "data": dict(data)},
+            manager=MANAGER,
+        )
 
     @activity.defn
     async def copy_etcd_backups(self, task: ShootTask) -> TaskResult:

@@ -256,7 +256,7 @@ def last_words(log: str) -> str:
     return words if len(words) <= _QUOTED else f"{words[:_QUOTED]}…"
 
 
-async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], namespace: str) -> None:
+async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], namespace: str | None) -> None:
     """Delete objects by name, each with its present uid, so that a later object of this name stays."""
 
     async def one(resource: Resource, name: str) -> None:
@@ -335,13 +335,16 @@ async def _delete_all(
 async def wait_none_left(
     caches: Caches,
     resource: Resource,
-    namespace: str,
+    namespace: str | None,
     timeout: float,
     *,
     what: str,
     concerns: Callable[[Mapping[str, Any]], bool] = lambda _: True,
 ) -> None:
-    """Wait until a namespace has none of these objects any more. Raises TimeoutError, with the names of those left."""
+    """Wait until a namespace, or the cluster, has none of these objects any more.
+
+    Raises TimeoutError, with the names of those left.
+    """
     cache = caches.of(resource)
     left: list[str] = []
 
@@ -350,7 +353,7 @@ async def wait_none_left(
         return not left
 
     def state() -> str:
-        return f"{what} left in {namespace}: {', '.join(sorted(left))}"
+        return f"{what} left in {namespace or 'the cluster'}: {', '.join(sorted(left))}"
 
     try:
         await heartbeating(cache.wait_until(gone, timeout, namespace), details=state)

@@ -1,4 +1,4 @@
-"""Evaluates ControllerRegistrations for a Shoot: its extensions, their phases, and the controllers that it needs.
+"""Evaluates ControllerRegistrations for a Shoot or a Seed: extensions, their phases, and the controllers they need.
 
 Source: spec/extensions.md 1.8, spec/flows.md 1.5.
 """
@@ -17,6 +17,11 @@ from api.core.v1beta1.controller_registration import (
     ControllerResourceLifecycle,
 )
 from api.durations import parse_duration
+
+Pair = tuple[str, str]
+"""Kind and type of extension objects."""
+Registrations = Iterable[Mapping[str, Any] | ControllerRegistration]
+"""ControllerRegistrations as they are stored, or as models: a caller that needs them often makes the models once."""
 
 _TIMEOUT = timedelta(minutes=3)
 """Default of ``reconcileTimeout``."""
@@ -41,7 +46,7 @@ class WantedExtension:
 
 
 def wanted_extensions(
-    shoot: Mapping[str, Any], registrations: Iterable[Mapping[str, Any]], phase: Phase | None = None
+    shoot: Mapping[str, Any], registrations: Registrations, phase: Phase | None = None
 ) -> list[WantedExtension]:
     """Extensions of a Shoot that its spec or a registration enables, of one phase of the reconciliation or of all.
 
@@ -50,7 +55,7 @@ def wanted_extensions(
     entries = {each["type"]: each for each in shoot["spec"].get("extensions") or ()}
     workerless = not shoot["spec"]["provider"].get("workers")
     wanted = []
-    for resource in _of_kind_extension(registrations):
+    for resource in of_kind_extension(registrations):
         entry = entries.get(resource.type)
         on = "shoot" in (resource.auto_enable or ()) if entry is None else not entry.get("disabled")
         if not on or (workerless and not resource.workerless_supported):
@@ -64,12 +69,12 @@ def wanted_extensions(
     return sorted(wanted, key=lambda each: each.type)
 
 
-def deletion_phases(registrations: Iterable[Mapping[str, Any]]) -> dict[str, Phase]:
+def deletion_phases(registrations: Registrations) -> dict[str, Phase]:
     """Phase of the deletion, by type of Extension: before or after the API server. Most types need it to clean up."""
     after = Phase.AFTER_API_SERVER
     return {
         each.type: after if _lifecycle(each).delete == after else Phase.BEFORE_API_SERVER
-        for each in _of_kind_extension(registrations)
+        for each in of_kind_extension(registrations)
     }
 
 
@@ -84,16 +89,18 @@ def versions_by_phase(wanted: Iterable[WantedExtension]) -> dict[str, str]:
     }
 
 
-def required_pairs(
-    shoot: Mapping[str, Any], seed: Mapping[str, Any], registrations: Iterable[Mapping[str, Any]]
-) -> set[tuple[str, str]]:
+def required_pairs(shoot: Mapping[str, Any], seed: Mapping[str, Any], registrations: Registrations) -> set[Pair]:
     """Kinds and types of the extension objects that flows of a Shoot create."""
     spec = shoot["spec"]
     pairs = {("Extension", each.type) for each in wanted_extensions(shoot, registrations)}
     pairs |= {("Extension", each["type"]) for each in spec.get("extensions") or () if not each.get("disabled")}
-    internal = (seed["spec"].get("dns") or {}).get("internal")
-    if internal:
+    dns = seed["spec"].get("dns") or {}
+    if internal := dns.get("internal"):
         pairs.add(("DNSRecord", internal["type"]))
+    domain = (spec.get("dns") or {}).get("domain") or ""
+    for default in dns.get("defaults") or ():
+        if domain.endswith("." + default["domain"]):
+            pairs.add(("DNSRecord", default["type"]))
     for provider in (spec.get("dns") or {}).get("providers") or ():
         if provider.get("type") not in (None, "unmanaged"):
             pairs.add(("DNSRecord", provider["type"]))
@@ -112,7 +119,25 @@ def required_pairs(
     return pairs
 
 
-def responsible(registrations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+def required_pairs_of_seed(seed: Mapping[str, Any], registrations: Registrations) -> set[Pair]:
+    """Kinds and types of the extension objects that a Seed itself needs: for its DNS names, its backups, its provider
+    and its extensions.
+
+    ``autoEnable`` with ``seed`` enables an extension without an entry in ``spec.extensions``; ``disabled`` in an entry
+    disables it.
+    """
+    spec = seed["spec"]
+    pairs = {("ControlPlane", spec["provider"]["type"])}
+    dns = spec.get("dns") or {}
+    pairs |= {("DNSRecord", each["type"]) for each in (dns.get("internal"), dns.get("provider")) if each}
+    if backup := spec.get("backup"):
+        pairs.add(("BackupBucket", backup["provider"]))
+    entries = {each["type"]: not each.get("disabled") for each in spec.get("extensions") or ()}
+    enabled = {each.type: True for each in of_kind_extension(registrations) if "seed" in (each.auto_enable or ())}
+    return pairs | {("Extension", type_) for type_, on in (enabled | entries).items() if on}
+
+
+def responsible(registrations: Registrations) -> dict[Pair, str]:
     """Name of the registration whose controller is primary for each kind and type."""
     return {
         (resource.kind, resource.type): registration.metadata.name
@@ -122,7 +147,7 @@ def responsible(registrations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, s
     }
 
 
-def _of_kind_extension(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerResource]:
+def of_kind_extension(registrations: Registrations) -> list[ControllerResource]:
     return [
         resource
         for registration in _not_deleted(registrations)
@@ -131,8 +156,16 @@ def _of_kind_extension(registrations: Iterable[Mapping[str, Any]]) -> list[Contr
     ]
 
 
-def _not_deleted(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerRegistration]:
-    found = [ControllerRegistration.of(dict(each)) for each in registrations]
+def models(registrations: Registrations) -> list[ControllerRegistration]:
+    """Models of ControllerRegistrations."""
+    return [
+        each if isinstance(each, ControllerRegistration) else ControllerRegistration.of(dict(each))
+        for each in registrations
+    ]
+
+
+def _not_deleted(registrations: Registrations) -> list[ControllerRegistration]:
+    found = models(registrations)
     return [each for each in found if each.metadata.deletion_timestamp is None]
 
 

@@ -34,9 +34,6 @@ _NO_WATCHDOG = "this version has no dependency watchdog: set enabled to false"
 _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
-    "spec.exposureClassName": NotOffered(
-        "no gardenlet serves the handler of an ExposureClass; choose seeds by seedSelector and tolerations"
-    ),
     "spec.addons": NotOffered(_NO_ADDONS),
     "spec.dns.providers[].domains": NotOffered(_NO_DNS_EXTENSION),
     "spec.dns.providers[].zones": NotOffered(_NO_DNS_EXTENSION),

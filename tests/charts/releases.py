@@ -33,14 +33,13 @@ REPLICAS = int(os.environ.get("GARDENER_TEST_REPLICAS", "2"))
 _PATIENT = {"leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s"}}
 """On a busy machine a leader is slow before it is dead."""
 
-RELEASES = ("gardener", "provider-local", "gardenlet", "resource-manager")
+RELEASES = ("gardener", "provider-local", "gardenlet")
 DEPLOYMENTS = {
     "gardener-admission",
     "gardener-codec-server",
     "gardener-controller-manager",
     "gardener-extension-provider-local",
     "gardener-front-door",
-    "gardener-resource-manager",
     "gardener-scheduler",
     "gardener-subresources",
     "gardenlet",
@@ -130,7 +129,6 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
             "replicas": REPLICAS,
             "config": {"vpn": {"network": VPN_NETWORK}} | _PATIENT,
         },
-        "resource-manager": {"replicas": REPLICAS, "config": _PATIENT},
     }
 
 

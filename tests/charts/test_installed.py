@@ -173,8 +173,12 @@ def _way_of_requests(landscape: Landscape) -> dict[str, str]:
     return {each["path"]: each["upstream"] for each in lines}
 
 
-def test_the_resource_manager_applies_after_its_leader_has_died(landscape: Landscape) -> None:
-    kubectl(landscape, "delete", "pod", "--grace-period=0", "--force", _victim(landscape, "gardener-resource-manager"))
+def test_the_resource_manager_of_the_seed_applies_after_its_pods_have_died(landscape: Landscape) -> None:
+    """The gardenlet deploys it with its own rights in the seed, which are those of its chart."""
+    pods = "pods", "--selector=app=gardener-resource-manager"
+    eventually(lambda: kubectl(landscape, "get", *pods, "-o", "name"), "the resource manager of the seed", 180)
+    kubectl(landscape, "wait", *pods, "--for=condition=Ready", "--timeout=60s")
+    kubectl(landscape, "delete", *pods, "--grace-period=0", "--force")
     wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied", "namespace": NAMESPACE}}
     objects = [
         {

@@ -76,7 +76,7 @@ def test_there_is_a_chart_for_every_process_of_garden_and_seed():
         for name in NAMES
         for each in kinds(rendered(name), "Deployment").values()
     }
-    assert found == set(MODELS) | {"front-door", "resource-manager"}
+    assert found == set(MODELS) | {"front-door"}
 
 
 def _worker(pod: Object) -> str:
@@ -89,7 +89,6 @@ def _worker(pod: Object) -> str:
 def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
     models = MODELS | {
         "front-door": "workers.front_door:FrontDoorConfig",
-        "resource-manager": "workers.resource_manager.config:ResourceManagerConfig",
         "promote": "workers.promote:PromoteConfig",
         "setup": "workers.setup:SetupConfig",
     }
@@ -102,7 +101,7 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
         file.write_text(kinds(objects, "ConfigMap")[volume["configMap"]["name"]]["data"]["config.yaml"])
         module, model = models[worker].split(":")
         config = load_config(getattr(importlib.import_module(module), model), file)
-        if worker in ("controller-manager", "gardenlet", "provider-local", "resource-manager", "scheduler"):
+        if worker in ("controller-manager", "gardenlet", "provider-local", "scheduler"):
             assert config.leader_election.leader_elect, f"two replicas of {worker} would both run its controllers"
 
 
@@ -187,7 +186,6 @@ def test_rules_for_prometheus_are_those_of_the_directory(chart):
         ("gardener", {"controllerManager": {"replica": 3}}, "replica"),
         ("gardener", {"versioning": {"previous": ["v 1"]}}, "previous"),
         ("provider-local", {"loadBalancerIp": ""}, "loadBalancerIp"),
-        ("resource-manager", {"resourceClass": ""}, "resourceClass"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(chart, values, said):
@@ -207,6 +205,7 @@ def test_rights_of_provider_local_are_those_that_the_landscape_gives_it():
     rights = [each for each in rendered("provider-local") if each["apiVersion"].startswith("rbac.")]
 
     assert sorted(rights, key=_place) == sorted(access.access("garden"), key=_place)
+    assert [*kinds(rendered("provider-local"), "PriorityClass").values()] == [access.priority_class()]
 
 
 def _place(each):

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.binaries
 
 BUCKET = "bucket-1"
 OWN = "shoot--dev--one--1234"
+NAMESPACE = "shoot--dev--one"
 OTHERS = ["shoot--dev--two--99", f"{OWN}5", OWN[:-1]]
 """Entries of other Shoots; names that begin with the own one, or that the own one begins with, are among them."""
 
@@ -187,6 +188,95 @@ async def test_the_key_of_one_etcd_opens_no_other_bucket_and_makes_no_user(seed:
     for ask in asked:
         with pytest.raises(ClientError, match=r"AccessDenied|\(40[03]\)"):
             ask()
+
+
+class Destination(Seed):
+    """The seed that the control plane of OWN moves to, with its entry for the bucket of the source."""
+
+    def __init__(self, source: Seed) -> None:
+        super().__init__(source.server)
+        self.source = source
+
+    async def copy_key(self) -> None:
+        """Copy the key that the source publishes, and have the extension reconcile the entry ``source-...``."""
+        data = self.source.cluster.objects[SECRET, NAMESPACE, "etcd-backup"]["data"]
+        copy = {"kind": "Secret", "metadata": {"name": f"source-{OWN}", "namespace": "garden"}, "data": dict(data)}
+        await self.cluster.apply({"apiVersion": "v1", **copy}, manager="gardenlet")
+        await self.cluster.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, manager="t"
+        )
+        await BackupEntryActuator(self.cluster).reconcile(self.entry)
+
+    @property
+    def entry(self) -> Extension:
+        secret = {"name": f"source-{OWN}", "namespace": "garden"}
+        spec = {"type": "local", "region": "local", "bucketName": BUCKET, "secretRef": secret}
+        return Extension(BACKUP_ENTRY, {"metadata": {"name": f"source-{OWN}", "uid": "u"}, "spec": spec}, None)
+
+    @property
+    def secrets(self) -> dict[str, dict[str, str]]:
+        return {
+            name: self.credentials(namespace, name) for kind, namespace, name in self.cluster.objects if kind == SECRET
+        }
+
+
+@pytest.fixture
+async def destination(seed: Seed) -> Destination:
+    made = Destination(seed)
+    await made.copy_key()
+    return made
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=20)
+async def test_a_destination_of_a_move_does_nothing_to_the_backups_of_other_shoots_of_the_source(
+    seed: Seed, destination: Destination
+) -> None:
+    """The operator of the seed that a control plane moves to has all Secrets of that seed."""
+    assert set(destination.secrets) == {f"source-{OWN}", "source-etcd-backup"}
+    for stolen in destination.secrets.values():
+        store = open_store("local", stolen, BUCKET)
+        for other in OTHERS:
+            with pytest.raises(StoreError, match="403 AccessDenied"):
+                await content(store, snapshot_of(other))
+            with pytest.raises(StoreError, match="403 AccessDenied"):
+                await store.put(snapshot_of(other), pieces(b"forged"))
+            with pytest.raises(StoreError, match="403 AccessDenied"):
+                await store.list(f"{other}/")
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await store.list("")
+        users = Account(seed.server.credentials | stolen, "a stolen Secret")._client("iam")
+        with pytest.raises(ClientError, match="AccessDenied"):
+            users.create_access_key(UserName=f"bucket-{BUCKET}")
+    for entry in OTHERS:
+        assert await content(seed.whole, snapshot_of(entry)) == entry.encode()
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=20)
+async def test_a_destination_that_has_copied_the_backups_has_no_key_for_the_source_any_more(
+    seed: Seed, destination: Destination
+) -> None:
+    """The source's extension deletes its BackupEntry, and with it the users that it has made for the entry."""
+    stolen = destination.secrets[f"source-{OWN}"]
+    assert await content(open_store("local", stolen, BUCKET), snapshot_of(OWN)) == OWN.encode()
+    await BackupEntryActuator(destination.cluster).delete(destination.entry)
+    assert set(destination.secrets) == {f"source-{OWN}"}
+
+    await seed.order(f"source-{OWN}")
+    secret = {"name": f"generated-bucket-{BUCKET}", "namespace": "garden"}
+    spec = {"type": "local", "region": "local", "bucketName": BUCKET, "secretRef": secret}
+    entry = {"metadata": {"name": f"source-{OWN}", "uid": "u"}, "spec": spec}
+    await BackupEntryActuator(seed.cluster).delete(Extension(BACKUP_ENTRY, entry, None))
+
+    with pytest.raises(StoreError, match="403"):
+        await open_store("local", stolen, BUCKET).put(snapshot_of(OWN), pieces(b"later"))
+    assert [item.name for item in await seed.whole.list("")] == sorted(map(snapshot_of, OTHERS))
+
+
+async def test_a_destination_copies_and_deletes_the_backups_of_its_shoot(seed: Seed, destination: Destination) -> None:
+    own = destination.store(NAMESPACE, "source-etcd-backup")
+    assert [item.name for item in await own.list(f"{OWN}/")] == [snapshot_of(OWN)]
+    await BackupEntryActuator(destination.cluster).delete(destination.entry)
+    assert [item.name for item in await seed.whole.list("")] == sorted(map(snapshot_of, OTHERS))
 
 
 async def test_the_key_of_a_bucket_manages_the_users_of_its_own_etcds_only(seed: Seed) -> None:

@@ -192,6 +192,59 @@ async def test_a_gardenlet_names_a_source_of_backups_that_the_garden_does_not_kn
     assert "spec.bucketName: must be the bucket that the BackupEntry of the Shoot names" in await write(new)
 
 
+LEFT = stored("BackupEntry", "source-shoot--local--left--uid-left")
+KEY = {"bucketName": "dWlkLXNlZWQtMQ==", "accessKeyID": "a2V5", "endpoint": "aHR0cHM6Ly9zdG9yZQ=="}
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+@pytest.mark.parametrize(
+    ("shoot", "data", "why"),
+    [
+        (
+            "demo",
+            KEY | {"endpoint": "aHR0cHM6Ly9vdGhlcg=="},
+            "data: endpoint must be as in Secret garden/backup-seed-1",
+        ),
+        ("demo", KEY | {"trustedCaCert": "YQ=="}, "data: trustedCaCert must be as in Secret garden/backup-seed-1"),
+        ("demo", KEY | {"bucketName": "dWlkLXNlZWQtMg=="}, "data.bucketName: must be uid-seed-1"),
+        ("mover", KEY, "the backups of Shoot mover are not in the bucket of seed seed-1"),
+        ("demo", KEY, ""),
+    ],
+    ids=["another store", "another authority", "another bucket", "of the source", "allowed"],
+)
+async def test_a_gardenlet_publishes_a_key_that_leads_another_seed_to_a_store_of_its_own_and_is_refused(
+    shoot: str, data: Object, why: str
+) -> None:
+    """The destination of a move connects to the address beside the key, and restores what it finds there."""
+    labels = {"gardener.cloud/role": "etcd-backup"}
+    name = f"{shoot}.etcd-backup"
+    metadata = {"name": name, "namespace": "garden-local", "labels": labels}
+    said = await write(stored("InternalSecret", name, metadata=metadata, type="Opaque", data=data))
+    assert why in said
+    assert bool(why) == bool(said)
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+@pytest.mark.parametrize(
+    ("patch", "why"),
+    [
+        ({"spec": {"seedName": "seed-1"}}, "spec.seedName: belongs to seed seed-3"),
+        (
+            {"metadata": {"annotations": {"backupentry.core.gardener.cloud/taken-over": "true"}}},
+            "belongs to seed seed-3",
+        ),
+        ({"metadata": {"finalizers": ["gardener"]}}, ""),
+    ],
+    ids=["takes it", "says that it is lost", "its finalizer"],
+)
+async def test_the_seed_that_a_control_plane_has_left_changes_the_entry_of_the_other_seed_and_is_refused(
+    patch: Object, why: str
+) -> None:
+    said = await write(patched(LEFT, patch), LEFT)
+    assert why in said
+    assert bool(why) == bool(said)
+
+
 @pytest.mark.attack(actor="T3", asset="A4", finding=2)
 async def test_a_gardenlet_makes_a_backup_entry_of_another_name_and_is_refused() -> None:
     """A Shoot has two names for BackupEntries, and no other."""

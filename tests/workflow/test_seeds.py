@@ -19,7 +19,13 @@ from workflows.seed import ReconcileSeed
 
 SEEDS = resources.SEED.path()
 NAME = "seed-w"
-DEPLOYED = {"deploy_seed_crds", "deploy_seed_gateway", "deploy_seed_ingress_dns", "deploy_backup_bucket"}
+DEPLOYED = {
+    "deploy_seed_crds",
+    "deploy_seed_resource_manager",
+    "deploy_seed_gateway",
+    "deploy_seed_ingress_dns",
+    "deploy_backup_bucket",
+}
 
 
 class Gardenlet:

@@ -94,15 +94,6 @@ def _default_domains(seed: Object) -> Iterable[str]:
     return {plain(each["domain"]) for each in seed["spec"]["dns"].get("defaults") or ()}
 
 
-def _secrets_of_bucket(bucket: Object) -> Iterable[str]:
-    named = ((bucket.get("spec") or {}).get("credentialsRef"), (bucket.get("status") or {}).get("generatedSecretRef"))
-    return {
-        place(each.get("namespace"), each["name"])
-        for each in named
-        if each and each.get("name") and each.get("kind", "Secret") == "Secret"
-    }
-
-
 def _credentials_of(resource: Resource) -> Callable[[Object], Iterable[str]]:
     """Returns the function that reads the credentials of a binding of one of the two kinds."""
 
@@ -148,10 +139,11 @@ BINDINGS_BY_CREDENTIALS = {each: Index(each, "credentials", _credentials_of(each
 """By the ``place`` of the credentials; one index for each kind of binding."""
 BINDINGS_BY_QUOTA = {each: Index(each, "quota", _quotas) for each in BINDINGS}
 """By the ``place`` of each Quota that the binding names."""
-BUCKETS_BY_SECRET = Index(resources.CORE_BACKUP_BUCKET, "secret", _secrets_of_bucket)
 ENTRIES_BY_BUCKET = Index(resources.CORE_BACKUP_ENTRY, "bucket", _of_spec("bucketName"))
 ENTRIES_BY_SEED = Index(resources.CORE_BACKUP_ENTRY, "seed", _of_spec("seedName"))
 PLANTS_BY_SECRET = Index(resources.PLANT, "secret", _secret_of_plant)
+MANAGED_SEEDS_BY_SHOOT = Index(resources.MANAGED_SEED, "shoot", _of_spec("shoot", "name"))
+INSTALLATIONS_BY_SEED = Index(resources.CONTROLLER_INSTALLATION, "seed", _of_spec("seedRef", "name"))
 REGISTRATIONS_BY_KIND = Index(resources.CONTROLLER_REGISTRATION, "kind", _registered_kinds)
 
 INDEXES = (
@@ -160,11 +152,12 @@ INDEXES = (
     *BINDINGS_BY_CREDENTIALS.values(),
     *BINDINGS_BY_QUOTA.values(),
     *(
-        BUCKETS_BY_SECRET,
         PLANTS_BY_SECRET,
         ENTRIES_BY_BUCKET,
         ENTRIES_BY_SEED,
+        INSTALLATIONS_BY_SEED,
         REGISTRATIONS_BY_KIND,
         PROFILES_BY_PARENT,
+        MANAGED_SEEDS_BY_SHOOT,
     ),
 )

@@ -56,13 +56,18 @@ from workers.admission.indexes import (
     place,
 )
 from workers.admission.logins import validate_reference
+from workers.admission.managed_seeds import (
+    mutate_managed_seed,
+    validate_gardenlet,
+    validate_managed_seed,
+    validate_managed_seed_set,
+)
 from workers.admission.plants import validate_plant
 from workers.admission.profiles import (
     mutate_cloud_profile,
     mutate_namespaced_cloud_profile,
     validate_cloud_profile,
     validate_namespaced_cloud_profile,
-    warn_of_exposure_class,
 )
 from workers.admission.review import (
     Garden,
@@ -322,6 +327,7 @@ MUTATORS: dict[Resource, Mutate] = {
     resources.CREDENTIALS_BINDING: mutate_binding,
     resources.WORKLOAD_IDENTITY: mutate_workload_identity,
     resources.OPERATIONS_BASTION: mutate_bastion,
+    resources.MANAGED_SEED: mutate_managed_seed,
 }
 """Handlers of creations and updates, which set defaults. The webhook rules are made from these tables."""
 VALIDATORS: dict[Resource, Validate] = {
@@ -337,12 +343,14 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CREDENTIALS_BINDING: validate_binding,
     resources.WORKLOAD_IDENTITY: validate_workload_identity,
     resources.OPERATIONS_BASTION: validate_bastion,
-    resources.EXPOSURE_CLASS: warn_of_exposure_class,
     resources.PLANT: validate_plant,
     # Both versions, so that the author of an object is told the faults by the names of the fields that it wrote.
     resources.CONTROLLER_DEPLOYMENT: validate_controller_deployment,
     resources.CONTROLLER_DEPLOYMENT_V1BETA1: validate_controller_deployment,
     resources.CONTROLLER_REGISTRATION: validate_controller_registration,
+    resources.MANAGED_SEED: validate_managed_seed,
+    resources.MANAGED_SEED_SET: validate_managed_seed_set,
+    resources.GARDENLET: validate_gardenlet,
 }
 """Handlers of creations, updates and deletions."""
 REFERENCE_VALIDATORS: dict[Resource, Validate] = {

@@ -41,6 +41,7 @@ _CACHED = (
     resources.PROJECT,
     resources.CLOUD_PROFILE,
     resources.NAMESPACED_CLOUD_PROFILE,
+    resources.CONTROLLER_INSTALLATION,
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
@@ -48,6 +49,7 @@ _CACHED = (
     resources.PLANT,
     resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
+    resources.MANAGED_SEED,
 )
 _SYNC_SECONDS = 5.0
 _ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))

@@ -27,21 +27,23 @@ from api import resources
 from api.constants import (
     ADMISSION_AUTHORITY,
     ADMISSION_WEBHOOK_AUTHORITY,
+    BACKUP_KEY,
     GARDEN_NAMESPACE,
     ISSUER_KEYS,
     SEED_LEASE_NAMESPACE,
+    SEED_NAMESPACE_PREFIX,
     SEED_USER_PREFIX,
     SEEDS_GROUP,
     SHOOT_ISSUER_NAMESPACE,
 )
 from api.decisions import alerting, issuer
+from api.decisions.controller_deployments import references
 from api.decisions.credentials import BINDINGS, Binding, binding_of
 from api.names import backup_entry_names, issued_kubeconfigs, shoot_of_backup_entry
 from api.resources import Object, Resource
 from workers.admission.indexes import (
     BINDINGS_BY_CREDENTIALS,
-    BUCKETS_BY_SECRET,
-    ENTRIES_BY_BUCKET,
+    INSTALLATIONS_BY_SEED,
     SHOOTS_BY_PROFILE,
     SHOOTS_BY_REFERENCE,
     SHOOTS_BY_UID,
@@ -66,7 +68,7 @@ SECONDS = Histogram(
 
 PUBLISHED = {
     resources.SECRET: ("monitoring", "ssh-keypair", "ssh-keypair.old"),
-    resources.INTERNAL_SECRET: ("ca-client",),
+    resources.INTERNAL_SECRET: ("ca-client", BACKUP_KEY),
     resources.CONFIG_MAP: ("ca-cluster", "ca-kubelet"),
 }
 """Suffixes of objects of a Shoot in the Project's namespace, which are called ``<shoot>.<suffix>``, by kind."""
@@ -79,6 +81,8 @@ _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
 _KEYS_OF_GARDEN = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY, ISSUER_KEYS)}
 """Secrets that no gardenlet may read, whatever object refers to them."""
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
+_EXTENSION = "extension-"
+"""Prefix of the names of the ServiceAccounts of extensions in the namespace of their seed."""
 _READS = 10
 """Maximum number of objects that one decision reads from the API server."""
 _LAG_SECONDS = 1.0
@@ -342,6 +346,35 @@ async def _own_signing_request(request: Request, garden: Lookup) -> bool:
     return found is not None and found["spec"].get("username") == request.user
 
 
+async def _own_installation(request: Request, garden: Lookup) -> bool:
+    found = await _asked_about(request, garden)
+    return found is not None and _seed_of(found) == request.seed
+
+
+async def _deployment_here(request: Request, garden: Lookup) -> bool:
+    """Whether a ControllerInstallation of this seed names the ControllerDeployment."""
+    return request.name in await _deployments_here(request, garden)
+
+
+async def _named_by_deployment(request: Request, garden: Lookup) -> bool:
+    """Whether a ControllerDeployment names the object, and a ControllerInstallation of this seed names that one."""
+    if request.namespace != GARDEN_NAMESPACE or not request.name:
+        return False
+    for name in await _deployments_here(request, garden):
+        deployment = await garden.find(resources.CONTROLLER_DEPLOYMENT, name)
+        if deployment is not None and (request.resource, request.name) in references(deployment):
+            return True
+    return False
+
+
+async def _account_of_extension(request: Request, garden: Lookup) -> bool:
+    """Whether this is the ServiceAccount of an extension of this seed."""
+    if request.namespace != f"{SEED_NAMESPACE_PREFIX}{request.seed}" or not request.name.startswith(_EXTENSION):
+        return False
+    found = await garden.find(resources.CONTROLLER_INSTALLATION, request.name.removeprefix(_EXTENSION))
+    return found is not None and _seed_of(found) == request.seed
+
+
 async def _own_bucket(request: Request, garden: Lookup) -> bool:
     seed = await garden.find(resources.SEED, request.seed)
     return seed is not None and seed["metadata"]["uid"] == request.name
@@ -358,6 +391,15 @@ async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
         return True
     found = await _asked_about(request, garden)
     return found is not None and found["spec"].get("seedName") == request.seed
+
+
+async def _left_entry(request: Request, garden: Lookup) -> bool:
+    """Whether a BackupEntry gives another seed access to this seed's bucket, while a control plane moves."""
+    found = await _asked_about(request, garden)
+    if found is None or not request.name.startswith("source-"):
+        return False
+    seed = await garden.find(resources.SEED, request.seed)
+    return seed is not None and found["spec"].get("bucketName") == seed["metadata"]["uid"]
 
 
 async def _shoot_here(request: Request, garden: Lookup) -> bool:
@@ -430,19 +472,17 @@ async def _named_by_seed(request: Request, garden: Lookup) -> bool:
     return any(_is(request, (part or {}).get("credentialsRef") or {}) for part in parts)
 
 
-async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
-    """Whether the Secret gives access to a bucket with backups of a Shoot that is at home in this seed."""
-    for bucket in await garden.by_index(BUCKETS_BY_SECRET, place(request.namespace, request.name)):
-        if not await _is_labelled(request, bucket["spec"].get("seedName") or "", garden):
-            continue
-        for entry in await garden.by_index(ENTRIES_BY_BUCKET, bucket["metadata"]["name"]):
-            metadata = entry["metadata"]
-            if await _entry_of_home(metadata["name"], metadata["namespace"], request, garden):
-                return True
-    return False
-
-
 # Helpers of the conditions
+
+
+def _seed_of(installation: Object) -> str:
+    return (installation["spec"].get("seedRef") or {}).get("name") or ""
+
+
+async def _deployments_here(request: Request, garden: Lookup) -> list[str]:
+    """Names of the ControllerDeployments that are installed in this seed."""
+    found = await garden.by_index(INSTALLATIONS_BY_SEED, request.seed)
+    return sorted({each["spec"]["deploymentRef"]["name"] for each in found if each["spec"].get("deploymentRef")})
 
 
 async def _asked_about(request: Request, garden: Lookup) -> Object | None:
@@ -494,10 +534,17 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.SEED: (_READABLE, Right(("create", "patch"), _own_seed, _OBJECT_AND_STATUS)),
     resources.CLOUD_PROFILE: (_READABLE,),
     resources.NAMESPACED_CLOUD_PROFILE: (Right(("get",), _profile_of_shoot),),
+    resources.EXPOSURE_CLASS: (Right(("get",)),),
     resources.CONTROLLER_REGISTRATION: (_READABLE,),
-    resources.CONTROLLER_INSTALLATION: (_READABLE,),
-    resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket)),
-    resources.CORE_BACKUP_ENTRY: (_READABLE, Right(("create", "patch", "delete"), _own_backup_entry)),
+    resources.CONTROLLER_INSTALLATION: (_READABLE, Right(("patch",), _own_installation, _OBJECT_AND_STATUS)),
+    resources.CONTROLLER_DEPLOYMENT: (Right(("get",), _deployment_here),),
+    resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket, _OBJECT_AND_STATUS)),
+    resources.CORE_BACKUP_ENTRY: (
+        _READABLE,
+        Right(("create", "patch", "delete"), _own_backup_entry),
+        Right(("patch",), _own_backup_entry, ("status",)),
+        Right(("patch",), _left_entry),
+    ),
     resources.SHOOT_STATE: (Right(_WRITE, _shoot_here),),
     resources.INTERNAL_SECRET: (Right(_WRITE, _published),),
     resources.SECRET_BINDING: (Right(("get",), _needed_by_shoot),),
@@ -515,7 +562,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _secret_of_seed),
         Right(("get",), _needed_by_shoot),
         Right(("get",), _credentials),
-        Right(("get",), _secret_of_bucket),
+        Right(("get",), _named_by_deployment),
         Right(("list",), _listed_secrets),
     ),
     resources.CONFIG_MAP: (
@@ -523,6 +570,11 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _recorded),
         Right(("get",), _cluster_identity),
         Right(("get",), _needed_by_shoot),
+        Right(("get",), _named_by_deployment),
+    ),
+    resources.SERVICE_ACCOUNT: (
+        Right((*_APPLY, "delete"), _account_of_extension),
+        Right(("create",), _account_of_extension, ("token",)),
     ),
     resources.NAMESPACE: (Right(_APPLY, _lease_namespace),),
     resources.EVENT: (Right(("create", "patch")),),

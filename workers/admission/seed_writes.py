@@ -11,6 +11,7 @@ Source: Gardener's admission plugin SeedRestriction (docs/concepts/apiserver-adm
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,7 @@ _ENTRY = (
     "spec.bucketName",
     "spec.seedName",
 )
+_REPORT = tuple(f"status.{each}" for each in ("lastOperation", "lastError", "observedGeneration"))
 _STATE = (_OWNERS, "spec", *_annotations(constants.TIMESTAMP, constants.CONFIRMATION_DELETION, MIGRATING_FROM))
 _PUBLISHED = (_OWNERS, *_labels(constants.ROLE, constants.SHOOT_NAME, constants.SHOOT_UID), "data")
 _SECRET = (
@@ -89,11 +91,13 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     (resources.CORE_BACKUP_BUCKET, ""): Owned(
         created=("spec.provider", "spec.credentialsRef", "spec.seedName"), changed=("spec.credentialsRef",)
     ),
-    (resources.CORE_BACKUP_BUCKET, "status"): Owned(),
-    (resources.CORE_BACKUP_ENTRY, ""): Owned(
-        created=_ENTRY, changed=(*_ENTRY, *_annotations(constants.BACKUP_EXPIRED))
+    (resources.CORE_BACKUP_BUCKET, "status"): Owned(
+        changed=(*_REPORT, "status.providerStatus", "status.generatedSecretRef")
     ),
-    (resources.CORE_BACKUP_ENTRY, "status"): Owned(),
+    (resources.CORE_BACKUP_ENTRY, ""): Owned(
+        created=_ENTRY, changed=(*_ENTRY, *_annotations(constants.BACKUP_EXPIRED, constants.OPERATION))
+    ),
+    (resources.CORE_BACKUP_ENTRY, "status"): Owned(changed=(*_REPORT, "status.seedName", "status.migrationStartTime")),
     (resources.SHOOT_STATE, ""): Owned(created=_STATE, changed=_STATE),
     (resources.SECRET, ""): Owned(created=(*_SECRET, "type"), changed=_SECRET),
     (resources.INTERNAL_SECRET, ""): Owned(created=(*_PUBLISHED, "type"), changed=_PUBLISHED),
@@ -101,6 +105,13 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     (resources.OPERATIONS_BASTION, ""): Owned(changed=("metadata.finalizers",)),
     (resources.OPERATIONS_BASTION, "status"): Owned(
         changed=("status.conditions", "status.ingress", "status.observedGeneration")
+    ),
+    (resources.CONTROLLER_INSTALLATION, ""): Owned(changed=("metadata.finalizers",)),
+    (resources.CONTROLLER_INSTALLATION, "status"): Owned(changed=("status.conditions",)),
+    # The identity of an extension in the garden. The token requestor writes these fields.
+    (resources.SERVICE_ACCOUNT, ""): Owned(
+        created=("metadata.labels", "automountServiceAccountToken"),
+        changed=("metadata.labels", "automountServiceAccountToken"),
     ),
     # The API server sets all fields of a new Namespace except its name.
     (resources.NAMESPACE, ""): Owned(created=(*_labels("kubernetes.io/metadata.name"), "spec", "status")),
@@ -273,18 +284,24 @@ async def _entry(review: Review, seed: str, garden: Garden) -> None:
     """A Shoot has a BackupEntry in its seed's bucket; during a move it has a second one in the source's bucket."""
     new, old = (review.object or {})["spec"], (review.old or {}).get("spec") or {}
     shoot = await _shoot_of_entry(review, garden)
+    if review.old and old.get("seedName") != seed and (shoot is None or seed not in homes(shoot)):
+        # The seed that a control plane has left says that it has revoked the key of its bucket.
+        if foreign := foreign_fields(review.old, review.object or {}, ("metadata.finalizers",)):
+            text = f"{', '.join(foreign)}: belongs to seed {old.get('seedName')}; seed {seed} may remove its finalizer"
+            raise Refusal.forbidden(review, text)
+        return
     if shoot is None:
         if review.old and new == old and not _owners_changed(review):
             return  # the Shoot is gone; the gardenlet still writes finalizers and annotations of kept backups
         raise Refusal.forbidden(review, "metadata.name: belongs to no Shoot of this namespace")
     await _check_owners(review, garden, resources.SHOOT, shoot["metadata"]["name"])
     await _check_bucket(review, new, old, seed, garden)
-    homes = {seed, old.get("seedName")}
+    allowed = {seed, old.get("seedName")}
     if old.get("seedName") == seed:
         # The source hands the backups over, to the seed that has begun the takeover, or to the Shoot's ``seedName``.
         begun = await garden.find(resources.CORE_BACKUP_ENTRY, f"{_SOURCE}{review.name}", review.namespace)
-        homes |= {shoot["spec"].get("seedName"), ((begun or {}).get("spec") or {}).get("seedName")}
-    if new.get("seedName") not in homes:
+        allowed |= {shoot["spec"].get("seedName"), ((begun or {}).get("spec") or {}).get("seedName")}
+    if new.get("seedName") not in allowed:
         raise Refusal.forbidden(review, f"spec.seedName: must be {seed}, or the seed that the Shoot goes to")
 
 
@@ -304,6 +321,9 @@ async def _check_bucket(review: Review, new: Object, old: Object, seed: str, gar
         )
 
 
+_BUCKET_NAME = "bucketName"
+_KEY = ("accessKeyID", "secretAccessKey", _BUCKET_NAME)
+"""Fields of the credentials of a bucket in which the key of one Shoot's backups differs."""
 _SOURCE = backup_entry_names("", "")[0].removesuffix("--")
 """Prefix of the name of the BackupEntry in the source's bucket."""
 
@@ -360,6 +380,38 @@ async def _published(review: Review, seed: str, garden: Garden) -> None:
         raise Refusal.forbidden(review, "type: must be Opaque")
 
 
+async def _key(review: Review, seed: str, garden: Garden) -> None:
+    """The key of a Shoot's backups: another seed uses it, and connects to the address beside it.
+
+    So it must be for the writer's own bucket, and may differ from the credentials of that bucket in the key alone.
+    """
+    await _published(review, seed, garden)
+    shoot, _, suffix = review.name.partition(".")
+    if suffix != constants.BACKUP_KEY:
+        return
+    data = (review.object or {}).get("data") or {}
+    owner, live = (
+        await garden.find(resources.SEED, seed),
+        await garden.find(resources.SHOOT, shoot, review.namespace),
+    )
+    bucket_name = owner["metadata"]["uid"] if owner else ""
+    names = ("", "")
+    if live is not None:
+        names = backup_entry_names(await control_plane(live, garden) or "", live["metadata"]["uid"])
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, names[1], review.namespace)
+    if entry is None or (entry["spec"].get("seedName"), entry["spec"]["bucketName"]) != (seed, bucket_name):
+        raise Refusal.forbidden(review, f"the backups of Shoot {shoot} are not in the bucket of seed {seed}")
+    if data.get(_BUCKET_NAME) != b64encode(bucket_name.encode()).decode():
+        raise Refusal.forbidden(review, f"data.{_BUCKET_NAME}: must be {bucket_name}")
+    reference = (owner or {})["spec"]["backup"]["credentialsRef"]
+    secret = await garden.find(resources.SECRET, reference["name"], reference["namespace"])
+    given = (secret or {}).get("data") or {}
+    foreign = sorted(key for key, value in data.items() if key not in _KEY and given.get(key) != value)
+    if foreign:
+        where = f"{reference['namespace']}/{reference['name']}"
+        raise Refusal.forbidden(review, f"data: {', '.join(foreign)} must be as in Secret {where} of seed {seed}")
+
+
 async def _owned_by_seed(review: Review, seed: str, garden: Garden) -> None:
     await _check_owners(review, garden, resources.SEED, seed)
 
@@ -403,7 +455,7 @@ _RULES: dict[Resource, Rule] = {
     resources.CORE_BACKUP_ENTRY: _entry,
     resources.SHOOT_STATE: _owned_by_shoot,
     resources.SECRET: _published,
-    resources.INTERNAL_SECRET: _published,
+    resources.INTERNAL_SECRET: _key,
     resources.CONFIG_MAP: _published,
     resources.LEASE: _owned_by_seed,
     resources.EVENT: _event,

@@ -20,6 +20,7 @@ from api.constants import (
 )
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.exposure_class import ExposureClass
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
@@ -27,12 +28,13 @@ from api.decisions import alerting
 from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
 from api.decisions.profiles import profile_of, profile_reference, root_of
+from api.defaulting.exposure_class import merge_exposure_class
 from api.defaulting.shoot import Surroundings, default_shoot, only_bound
 from api.meta import KubeObject
 from api.names import backup_entry_names
 from api.resources import Object, Resource
 from api.validation.binding import check_move, check_while_moving, is_moving
-from api.validation.field import Path
+from api.validation.field import Faults, Path
 from api.validation.garden import domains_of_seed
 from api.validation.operations import (
     check_deletion_confirmed,
@@ -57,6 +59,7 @@ from workers.admission.indexes import (
     SHOOTS_BY_SEED,
 )
 from workers.admission.logins import check_shoot as check_logins
+from workers.admission.managed_seeds import check_no_seed, check_seed_shoot_change
 from workers.admission.projects import control_plane, project_of
 from workers.admission.protection import is_controller
 from workers.admission.quotas import check_quotas, quotas_of
@@ -89,7 +92,15 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
         binder=binder,
     )
     default_shoot(shoot, old, around)
+    if old is None and (exposure_class := await _exposure_class(shoot, garden)) is not None:
+        refuse_forbidden(review, merge_exposure_class(shoot, exposure_class))
     return shoot.to_wire()
+
+
+async def _exposure_class(shoot: Shoot, garden: Garden) -> ExposureClass | None:
+    name = shoot.spec.exposure_class_name
+    found = await garden.find(resources.EXPOSURE_CLASS, name) if name else None
+    return ExposureClass.of(found) if found else None
 
 
 async def _binder(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> str:
@@ -117,6 +128,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
             raise Refusal.forbidden(
                 review, f"its control plane moves to {doomed['spec']['seedName']}: wait for the end of the move"
             )
+        await check_no_seed(review, garden)
         return []
     shoot, old = review.models(Shoot)
     refuse_invalid(review, check_operations(shoot, old))
@@ -136,9 +148,11 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
         await _check_move_undisturbed(review, shoot, old, garden)
     project = await _project_of(review.namespace, garden)
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
+    await check_seed_shoot_change(review, shoot, old, garden)
     await _check_seed_choice(review, shoot, old, garden)
     await require_for_shoot(review, garden, shoot, old)
     await _check_dns_identities(review, shoot, old, garden)
+    await _check_exposure_class(review, shoot, old, garden)
     world = await _world(shoot, old, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     await check_binding_switch(review, shoot, old, garden)
@@ -181,6 +195,22 @@ async def _check_dns_identities(review: Review, shoot: Shoot, old: Shoot | None,
             refuse_forbidden(review, check_target_type(path, identity, [provider.type or ""]))
 
 
+async def _check_exposure_class(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A Shoot keeps its ExposureClass: its users reach the API server by the load balancer of the class's handler."""
+    name, path = shoot.spec.exposure_class_name, Path("spec") / "exposureClassName"
+    faults = Faults()
+    if old is not None:
+        faults.fixed(path, old.spec.exposure_class_name, name)
+        refuse_invalid(review, faults)
+        return
+    found = await _exposure_class(shoot, garden)
+    if name and found is None:
+        faults.not_found(path, name, "there is no such ExposureClass")
+    elif found is not None and found.metadata.deletion_timestamp:
+        faults.forbidden(path, f"ExposureClass {name} is being deleted: choose another one")
+    refuse_forbidden(review, faults)
+
+
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
     """A user who repairs operations needs a verb of its own on Shoots, which no other request uses."""
     if not (names := new_repairs(shoot, old)):
@@ -216,9 +246,9 @@ async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden)
         return
     raise Refusal.forbidden(
         review,
-        f"spec.seedName: the lost source seed (bucket {entry['spec']['bucketName']}) has not deleted its remains of "
-        "the control plane: wait until it is back and has deleted them; if it never comes back, delete BackupEntry "
-        f"{entry['metadata']['name']}",
+        f"spec.seedName: the source seed (bucket {entry['spec']['bucketName']}) of the last move has not deleted its "
+        "remains of the control plane, or not revoked the key of its bucket: wait until it has; if it never comes "
+        f"back, delete BackupEntry {entry['metadata']['name']} and remove its finalizers",
     )
 
 

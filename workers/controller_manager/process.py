@@ -14,6 +14,7 @@ from kube.cache import Caches
 from workers.controller_manager.audit import AuditLog
 from workers.controller_manager.bastions import BastionConfig, run_bastion_controller
 from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
+from workers.controller_manager.installations import run_installation_controller
 from workers.controller_manager.lifetime import run_lifetime_controller
 from workers.controller_manager.logins import run_login_controller
 from workers.controller_manager.metrics import GardenCollector
@@ -136,6 +137,7 @@ async def run(config_path: str) -> None:
                 run_reference_controllers(garden, caches),
                 run_profile_controllers(garden, caches),
                 run_protection_controllers(garden, caches),
+                run_installation_controller(garden, caches),
                 run_storage_version_controller(garden),
                 run_login_controller(garden, caches),
                 run_lifetime_controller(garden, caches),

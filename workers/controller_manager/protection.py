@@ -3,7 +3,7 @@
 Source: spec/api-core.md 10.1, 12.
 
 - Quotas stay until no binding names them, ExposureClasses until no Shoot does, ControllerDeployments until no
-  ControllerRegistration does, ControllerRegistrations until no ControllerInstallation does.
+  ControllerRegistration does, ControllerRegistrations and Seeds until no ControllerInstallation does.
 - Secrets, ConfigMaps and WorkloadIdentities stay until no Shoot, Seed, Plant or ControllerDeployment refers to them.
 
 ``references.py`` does the same for bindings, their credentials and CloudProfiles.
@@ -61,6 +61,11 @@ def _registration(installation: ObjectView) -> Iterable[Key]:
     return (Key(None, installation["spec"]["registrationRef"]["name"]),)
 
 
+def _seed(installation: ObjectView) -> Iterable[Key]:
+    name = (installation["spec"].get("seedRef") or {}).get("name")
+    return (Key(None, name),) if name else ()
+
+
 @dataclass(frozen=True)
 class _Held:
     """A kind whose objects stay while objects of other kinds name them."""
@@ -83,6 +88,12 @@ _HELD = (
     _Held(
         resources.CONTROLLER_REGISTRATION,
         {resources.CONTROLLER_INSTALLATION: _registration},
+        FINALIZER_CONTROLLER_REGISTRATION,
+        only_if_named=True,
+    ),
+    _Held(
+        resources.SEED,
+        {resources.CONTROLLER_INSTALLATION: _seed},
         FINALIZER_CONTROLLER_REGISTRATION,
         only_if_named=True,
     ),

@@ -11,6 +11,7 @@ from activities.clusters import Clusters
 from api import constants, resources
 from api.decisions.conditions import Finding, find_condition
 from kube.client import Object
+from workers.gardenlet.garden_caches import BY_REGISTRATION, installations_here
 
 _HEARTBEAT = "gardener-extension-heartbeat"
 _RULES = (
@@ -40,14 +41,19 @@ class Heartbeats:
     def __init__(self, clusters: Clusters) -> None:
         self.leases = clusters.seed_caches.of(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
         self.registrations = clusters.garden_caches.of(resources.CONTROLLER_REGISTRATION)
+        self.installations = installations_here(clusters)
 
     def silence(self, registration: Mapping[str, Any], now: datetime) -> timedelta | None:
         """Time since the last heartbeat of a registered extension; None if there is no Lease.
 
-        An extension that was not installed by a ControllerInstallation runs beside the gardenlet, and has its Lease in
-        namespace ``garden``.
+        An installed extension has its Lease in namespace ``extension-<ControllerInstallation>``. An extension that was
+        not installed by a ControllerInstallation has its Lease in namespace ``extension-<registration>``, or it runs
+        beside the gardenlet, and has its Lease in namespace ``garden``.
         """
-        lease = self._lease(f"extension-{registration['metadata']['name']}") or self._lease(constants.GARDEN_NAMESPACE)
+        name = registration["metadata"]["name"]
+        installed = [each["metadata"]["name"] for each in self.installations.by_index(BY_REGISTRATION, name)]
+        places = [*(f"extension-{each}" for each in (*installed, name)), constants.GARDEN_NAMESPACE]
+        lease = next((found for each in places if (found := self._lease(each))), None)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
         return now - datetime.fromisoformat(renewed) if renewed else None
 

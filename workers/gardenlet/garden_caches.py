@@ -13,6 +13,9 @@ from kube.client import Object
 BY_TECHNICAL_ID = "status.technicalID"
 """Index of Shoots by the namespace of their control plane."""
 
+BY_REGISTRATION = "spec.registrationRef.name"
+"""Index of ControllerInstallations by their registration."""
+
 
 def own_seed(clusters: Clusters) -> Cache:
     """Cache of the gardenlet's own Seed."""
@@ -34,9 +37,17 @@ def shoots_wanted_here(clusters: Clusters) -> Cache:
     return cache
 
 
-def backup_entries_here(clusters: Clusters) -> Cache:
-    """Cache of BackupEntries that this seed reconciles: of its own backups, and of backups that it copies from."""
-    return clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=f"spec.seedName={clusters.seed_name}")
+def installations_here(clusters: Clusters) -> Cache:
+    """Cache of the ControllerInstallations of this seed."""
+    fields = f"spec.seedRef.name={clusters.seed_name}"
+    cache = clusters.garden_caches.of(resources.CONTROLLER_INSTALLATION, fields=fields)
+    cache.index(BY_REGISTRATION, registration_of)
+    return cache
+
+
+def registration_of(installation: Object) -> tuple[str]:
+    """Name of the registration of a ControllerInstallation."""
+    return (installation["spec"]["registrationRef"]["name"],)
 
 
 def technical_ids_of(shoot: Object) -> Iterable[str]:

@@ -9,6 +9,7 @@ import logging
 from datetime import UTC, datetime
 
 from activities.clusters import Clusters
+from activities.seed.backups import backup_entries_of
 from activities.seed.retention import Retention, is_marked
 from api import resources
 from api.constants import BACKUP_EXPIRED
@@ -16,7 +17,6 @@ from api.times import timestamp
 from kube.cache import Key
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
-from workers.gardenlet.garden_caches import backup_entries_here
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class KeptBackupsController:
     def __init__(self, clusters: Clusters, retention: Retention) -> None:
         self._clusters = clusters
         self._retention = retention
-        self._entries = backup_entries_here(clusters)
+        self._entries = backup_entries_of(clusters)
 
     async def run(self) -> None:
         """Run until cancelled."""

@@ -11,18 +11,22 @@ from temporalio.worker import Worker
 
 from activities.clusters import Clusters
 from activities.secrets.manager import SecretsManager
+from activities.seed.system import apply_priority_classes
 from api.contracts.operations import seed_queue
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
+from workers.gardenlet.backup_entries import BackupEntryController
 from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
+from workers.gardenlet.installations import InstallationController
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
+from workers.gardenlet.required_installations import RequiredInstallations
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.seed_care import SeedCare
 from workers.gardenlet.shoot_states import ShootStateController
@@ -56,6 +60,7 @@ async def run(config_path: str) -> None:
         seed_name=seed_name,
         sealing=sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)(seed_name),
     )
+    await apply_priority_classes(clusters.seed)
     temporal = await connect(config.temporal, seed_queue(seed_name))
     worker = Worker(
         temporal,
@@ -67,6 +72,7 @@ async def run(config_path: str) -> None:
             image_digest=config.etcd.image_digest,
             retention=config.backup_entry.retention,
             identity=config.identity,
+            handlers=config.exposure_class_handlers,
         ),
         interceptors=[Heartbeats(), ActivityInterceptor(tracing), NamespaceGuard(clusters)],
         max_heartbeat_throttle_interval=THROTTLE,
@@ -87,14 +93,17 @@ async def run(config_path: str) -> None:
                 SeedController(clusters, config.seed_config, config.identity, config.resources).run(),
                 GardenAccessController(clusters, access).run(),
                 ExtensionAccessController(clusters).run(),
+                InstallationController(clusters).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 BastionController(clusters).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
-                SeedCare(clusters, config.seed_care, config.shoot_care).run(),
+                RequiredInstallations(clusters).run(),
+                SeedCare(clusters, config.seed_care, config.shoot_care, config.gateways).run(),
                 ClusterStatusController(clusters).run(),
                 RemainsController(clusters).run(),
+                BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),

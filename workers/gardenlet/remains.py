@@ -18,6 +18,7 @@ from typing import Any
 from activities.clusters import Clusters
 from activities.components import etcd
 from activities.garden.seed_status import write_seed_status
+from activities.seed.backup_keys import owning_shoot
 from activities.seed.extensions import says_taken_over
 from activities.seed.namespace import shoot_of, shoot_uid
 from api import resources
@@ -122,7 +123,7 @@ class RemainsController:
         named = {uid: each.shoot for uid, each in self._left.get(technical_id, {}).items()}
         namespace = self._namespaces.get(technical_id)
         found = [shoot_of(namespace)] if namespace is not None else []
-        found += [_shoot_of_entry(each) for each in self._entries.by_index(_BY_TECHNICAL_ID, technical_id)]
+        found += [owning_shoot(each) for each in self._entries.by_index(_BY_TECHNICAL_ID, technical_id)]
         return named | {each.uid: each for each in found if each is not None}
 
     async def _remnant(self, technical_id: str, shoot: ShootRef, known: Remnant | None) -> tuple[Remnant | None, float]:
@@ -218,15 +219,6 @@ def _technical_ids_of(entry: Object) -> Iterable[str]:
 
 def _technical_id(entry: Object) -> str:
     return str(entry["metadata"]["name"]).removeprefix("source-").rpartition("--")[0]
-
-
-def _shoot_of_entry(entry: Object) -> ShootRef | None:
-    """The Shoot that owns a BackupEntry of the garden."""
-    metadata = entry["metadata"]
-    owners = [each for each in metadata.get("ownerReferences") or () if each["kind"] == "Shoot"]
-    if len(owners) != 1:
-        return None
-    return ShootRef(namespace=metadata["namespace"], name=owners[0]["name"], uid=owners[0]["uid"])
 
 
 def _is_gone(event: WatchEvent) -> bool:

@@ -7,6 +7,7 @@ each control-plane namespace, and gives it access to single Secrets of namespace
 
 from typing import Any
 
+from activities.provider_local.computers import PRIORITY_CLASS
 from api.access import rule
 from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, EXTENSIONS, MACHINE, RESOURCES
 
@@ -15,7 +16,9 @@ Manifest = dict[str, Any]
 NAME = "gardener-extension-provider-local"
 """Name of provider-local's ServiceAccount, and of the Lease for its leader election."""
 GATEWAY_SERVICE = "istio-ingressgateway"
-"""The Service of a seed that gets the address of the seed's node."""
+"""Name of the Services of a seed's gateways."""
+GATEWAY_NAMESPACE = "istio-ingress"
+"""Namespace of the seed's own gateway, whose Service gets the address of the seed's node."""
 
 _RBAC = "rbac.authorization.k8s.io"
 _ROLE = "gardener.cloud:extensions:provider-local"
@@ -35,6 +38,19 @@ _KINDS = [
     "workers",
 ]
 _MACHINE_KINDS = ["machineclasses", "machinedeployments", "machinesets", "machines"]
+
+
+def priority_class() -> Manifest:
+    """The PriorityClass of computers, as the chart brings it."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": PRIORITY_CLASS},
+        "value": 999998950,
+        "globalDefault": False,
+        "preemptionPolicy": "Never",
+        "description": "Computers of the local cloud.",
+    }
 
 
 def access(namespace: str) -> list[Manifest]:

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from api.resources import CONFIG_MAP
+from api.resources import CONFIG_MAP, SECRET
 from kube.cache import Caches
-from kube.client import KubeClient
+from kube.client import KubeClient, Object
 from kube.errors import NotFound
 from workers.lib.leader import run_as_leader
 from workers.lib.runtime import ConfigError, Health, load_config, run_until_signal
@@ -36,7 +36,7 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     source = source_client(config.source_client_connection)
     connection = config.target_client_connection
     target = await target_client(connection) if connection is not None else source
-    source_caches = Caches(source)
+    source_caches = Caches(source, keep=_without_secrets)
     target_caches = Caches(target) if target is not source else source_caches
     try:
         parts = await _controllers(config, source, source_caches, target, target_caches, health)
@@ -47,6 +47,13 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
         await target_caches.close()
         await source.close()
         await target.close()
+
+
+def _without_secrets(obj: Object) -> Object:
+    """The part of an object to keep in memory: of a Secret only its metadata. A seed has the Secrets of all shoots."""
+    if obj.get("kind") != SECRET.kind:
+        return obj
+    return {key: obj[key] for key in ("apiVersion", "kind", "metadata")}
 
 
 async def _controllers(

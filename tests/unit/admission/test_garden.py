@@ -28,6 +28,8 @@ KINDS = {
         resources.PROJECT,
         resources.NAMESPACED_CLOUD_PROFILE,
         resources.SECRET,
+        resources.CONTROLLER_DEPLOYMENT,
+        resources.CONTROLLER_INSTALLATION,
         resources.CREDENTIALS_BINDING,
         resources.CORE_BACKUP_BUCKET,
         resources.CORE_BACKUP_ENTRY,

@@ -30,9 +30,11 @@ READERS = {"Caches", "access.follow", "cloud_credentials", "control_plane_of", "
 
 DEMO = "garden-local/shoot--local--demo--uid-demo"
 SOURCE = "garden-local/source-shoot--local--mover--uid-mover"
+LEFT = "garden-local/source-shoot--local--left--uid-left"
 SHOOT, SEED, STATE = f"shoots.{CORE}", f"seeds.{CORE}", f"shootstates.{CORE}"
 BUCKET, ENTRY, BASTION = f"backupbuckets.{CORE}", f"backupentries.{CORE}", f"bastions.{OPERATIONS}"
 IDENTITY = "workloadidentities.security.gardener.cloud"
+INSTALLATION = f"controllerinstallations.{CORE}"
 INTERNAL = f"internalsecrets.{CORE}"
 PUBLIC_KEYS = "secrets gardener-system-shoot-issuer/local--uid-demo"
 SEED_STATUS = f"patch {SEED}/status /seed-1"
@@ -51,17 +53,24 @@ def applied(*objects: str) -> tuple[str, ...]:
 
 WRITES: dict[str, tuple[str, ...]] = {
     "activities.garden.seed_status.write_seed_status patch_as_read": (SEED_STATUS,),
+    "activities.seed.backup_keys.publish_key apply": applied(f"{INTERNAL} garden-local/demo.etcd-backup"),
     "activities.seed.bootstrap.SeedActivities._report write_seed_status": (SEED_STATUS,),
     "activities.seed.bootstrap.SeedActivities.deploy_backup_bucket apply": applied(f"{BUCKET} /uid-seed-1"),
     "activities.seed.bootstrap.SeedActivities.report_seed_processing patch": (f"patch {SEED} /seed-1",),
     "activities.seed.extensions.ExtensionActivities.delete_backup_entry delete": (f"delete {ENTRY} {DEMO}",),
     "activities.seed.extensions.ExtensionActivities.delete_backup_entry patch": (f"patch {ENTRY} {DEMO}",),
     "activities.seed.extensions.ExtensionActivities.deploy_backup_entry apply": applied(f"{ENTRY} {DEMO}"),
-    "activities.seed.extensions.ExtensionActivities.migrate_backup_entry patch": (f"patch {ENTRY} {DEMO}",),
+    "activities.seed.extensions.ExtensionActivities.migrate_backup_entry patch": (
+        f"patch {ENTRY} {DEMO}",
+        f"patch {ENTRY}/status {DEMO}",
+    ),
     "activities.seed.extensions.ExtensionActivities.wait_backup_entry_deleted delete": (f"delete {ENTRY} {DEMO}",),
     "activities.seed.extensions.ExtensionActivities.wait_backup_entry_deleted patch": (f"patch {ENTRY} {DEMO}",),
     "activities.seed.extensions.ExtensionActivities.wait_source_backup_entry_deleted delete": (
         f"delete {ENTRY} {SOURCE}",
+    ),
+    "activities.seed.extensions.ExtensionActivities.wait_source_backup_entry_deleted patch": (
+        f"patch {ENTRY} {SOURCE}",
     ),
     "activities.seed.issuer.IssuerActivities.delete_public_sa_keys rollout.delete": (f"delete {PUBLIC_KEYS}",),
     "activities.seed.issuer.IssuerActivities.sync_public_sa_keys apply": applied(PUBLIC_KEYS),
@@ -84,6 +93,11 @@ WRITES: dict[str, tuple[str, ...]] = {
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate patch": (f"patch {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.persist_shootstate apply": applied(f"{STATE} garden-local/demo"),
     "activities.seed.workload_identity.ensure_token request": (f"create {IDENTITY}/token garden-local/named",),
+    "workers.gardenlet.backup_entries.BackupEntryController._release edit": (f"patch {ENTRY} {LEFT}",),
+    "workers.gardenlet.backup_entries.BackupEntryController._report patch_as_read": (
+        f"patch {ENTRY} {DEMO}",
+        f"patch {ENTRY}/status {DEMO}",
+    ),
     "workers.gardenlet.bastions.BastionController._hold ensure_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._take_down remove_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._tell patch": (f"patch {BASTION}/status garden-local/mine",),
@@ -95,6 +109,18 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.garden_access.GardenAccessController._answer patch": (f"patch {SEED} /seed-1",),
     "workers.gardenlet.garden_access.GardenAccessController._reconcile emit": EVENT,
     "workers.gardenlet.garden_access.GardenAccessController._show patch": (SEED_STATUS,),
+    "workers.gardenlet.installations.InstallationController._reconcile ensure_finalizer": (
+        f"patch {INSTALLATION} /notes-mine",
+    ),
+    "workers.gardenlet.installations.InstallationController._remove delete": (
+        "delete serviceaccounts seed-seed-1/extension-notes-mine",
+    ),
+    "workers.gardenlet.installations.InstallationController._remove remove_finalizer": (
+        f"patch {INSTALLATION} /notes-mine",
+    ),
+    "workers.gardenlet.installations.InstallationController._tell patch_as_read": (
+        f"patch {INSTALLATION}/status /notes-mine",
+    ),
     "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch_as_read": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from activities.seed import observability, secrets
 from api import resources
-from api.constants import SEEDS_GROUP
+from api.constants import BACKUP_KEY, SEEDS_GROUP
 from api.resources import Resource
 from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed
 from workers.admission import seed_authorizer
@@ -50,14 +50,31 @@ def entry(name: str, seed: str) -> dict[str, Any]:
     return _object("BackupEntry", f"shoot--local--{name}--uid-{name}", "garden-local") | {"spec": spec}
 
 
+def left_entry(name: str, source: str, destination: str) -> dict[str, Any]:
+    """The entry by which a destination copies backups from the bucket of the source."""
+    spec = {"bucketName": f"uid-{source}", "seedName": destination}
+    return _object("BackupEntry", f"source-shoot--local--{name}--uid-{name}", "garden-local") | {"spec": spec}
+
+
 def bastion(name: str, seed: str) -> dict[str, Any]:
     return _object("Bastion", name, "garden-local") | {"spec": {"seedName": seed}}
+
+
+def installation(name: str, seed: str, deployment: str) -> dict[str, Any]:
+    spec = {"registrationRef": {"name": "notes"}, "seedRef": {"name": seed}, "deploymentRef": {"name": deployment}}
+    return _object("ControllerInstallation", name) | {"spec": spec}
+
+
+def deployment(name: str, secret: str) -> dict[str, Any]:
+    repository = {"ref": "registry.example.org/notes:v1", "pullSecretRef": {"name": secret}}
+    return _object("ControllerDeployment", name) | {"helm": {"ociRepository": repository}}
 
 
 def credentials(name: str, *seeds: str) -> dict[str, Any]:
     """A Secret that an operator has labelled for some seeds."""
     labels = {f"name.seed.gardener.cloud/{each}": "true" for each in seeds}
-    return {"kind": "Secret", "metadata": {"name": name, "namespace": "garden", "labels": labels}}
+    metadata = {"name": name, "namespace": "garden", "labels": labels}
+    return {"kind": "Secret", "metadata": metadata, "data": {"endpoint": "aHR0cHM6Ly9zdG9yZQ=="}}
 
 
 def _object(kind: str, name: str, namespace: str = "") -> dict[str, Any]:
@@ -97,8 +114,14 @@ GARDEN = [
     *(bucket(name) for name in SEEDS),
     *(entry(name, home) for name, home in (("demo", "seed-1"), ("other", "seed-2"), ("mover", "seed-2"))),
     entry("gone", "seed-1"),
+    left_entry("left", "seed-1", "seed-3"),
+    left_entry("passed", "seed-2", "seed-3"),
     bastion("mine", "seed-1"),
     bastion("theirs", "seed-2"),
+    installation("notes-mine", "seed-1", "notes"),
+    installation("notes-theirs", "seed-2", "theirs"),
+    deployment("notes", "pull"),
+    deployment("theirs", "pull-theirs"),
     _object("CertificateSigningRequest", "mine") | {"spec": {"username": f"{USER}seed-1"}},
     _object("CertificateSigningRequest", "theirs") | {"spec": {"username": f"{USER}seed-2"}},
 ]
@@ -189,17 +212,27 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"list shoots.{CORE}",
         f"watch seeds.{CORE}",
         f"get cloudprofiles.{CORE} /local",
+        f"get exposureclasses.{CORE} /public",
         f"get namespacedcloudprofiles.{CORE} garden-local/of-demo",
         f"patch shoots.{CORE} garden-local/demo",
         f"patch shoots.{CORE}/status garden-local/demo",
         f"patch shoots.{CORE}/status garden-local/mover",
         f"create seeds.{CORE} /seed-1",
         f"patch seeds.{CORE}/status /seed-1",
+        f"watch controllerinstallations.{CORE}",
+        f"patch controllerinstallations.{CORE}/status /notes-mine",
+        f"get controllerdeployments.{CORE} /notes",
+        "get secrets garden/pull",
+        "patch serviceaccounts seed-seed-1/extension-notes-mine",
+        "create serviceaccounts/token seed-seed-1/extension-notes-mine",
         f"create backupbuckets.{CORE} /uid-seed-1",
         f"patch backupentries.{CORE} garden-local/shoot--local--demo--uid-demo",
         f"create backupentries.{CORE} garden-local/source-shoot--local--mover--uid-mover",
         f"patch backupentries.{CORE} garden-local/shoot--local--mover--uid-mover",
         f"delete backupentries.{CORE} garden-local/shoot--local--gone--uid-gone",
+        f"patch backupentries.{CORE} garden-local/source-shoot--local--left--uid-left",
+        f"patch backupentries.{CORE}/status garden-local/shoot--local--demo--uid-demo",
+        f"get internalsecrets.{CORE} garden-local/mover.etcd-backup",
         f"create shootstates.{CORE} garden-local/demo",
         f"delete shootstates.{CORE} garden-local/mover",
         f"create internalsecrets.{CORE} garden-local/demo.ca-client",
@@ -211,7 +244,6 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         "get secrets garden/dns",
         "get secrets garden/ingress",
         "get secrets garden/backup-seed-1",
-        "get secrets garden/backup-seed-2",
         "patch secrets garden-local/demo.ssh-keypair.old",
         "delete secrets garden-local/demo.monitoring",
         "create secrets gardener-system-shoot-issuer/local--uid-demo",
@@ -237,6 +269,16 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         f"patch shoots.{CORE}/binding garden-local/demo",
         f"delete shoots.{CORE} garden-local/demo",
         f"patch seeds.{CORE}/status /seed-2",
+        f"patch controllerinstallations.{CORE}/status /notes-theirs",
+        f"delete controllerinstallations.{CORE} /notes-mine",
+        f"get controllerdeployments.{CORE} /theirs",
+        f"list controllerdeployments.{CORE}",
+        "get secrets garden/pull-theirs",
+        "get secrets elsewhere/pull",
+        "create serviceaccounts/token seed-seed-1/default",
+        "create serviceaccounts/token seed-seed-1/extension-notes-theirs",
+        "create serviceaccounts/token seed-seed-2/extension-notes-theirs",
+        "patch serviceaccounts garden/extension-notes-mine",
         f"patch backupbuckets.{CORE} /uid-seed-2",
         f"patch backupentries.{CORE} garden-local/shoot--local--other--uid-other",
         f"delete backupentries.{CORE} garden-local/shoot--local--other--uid-other",
@@ -248,6 +290,8 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         f"get credentialsbindings.{SECURITY} garden-local/of-other",
         f"patch bastions.{OPERATIONS}/status garden-local/theirs",
         f"patch cloudprofiles.{CORE} /local",
+        f"list exposureclasses.{CORE}",
+        f"patch exposureclasses.{CORE} /public",
         f"get namespacedcloudprofiles.{CORE} garden-local/of-other",
         f"get namespacedcloudprofiles.{CORE} elsewhere/of-demo",
         f"list namespacedcloudprofiles.{CORE} garden-local/",
@@ -261,7 +305,14 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         "get secrets garden-local/demo.mine",
         "get secrets garden-local/.monitoring",
         "get secrets elsewhere/named",
+        "get secrets garden/backup-seed-2",
         "get secrets garden/backup-seed-3",
+        f"get internalsecrets.{CORE} garden-local/other.etcd-backup",
+        f"patch backupentries.{CORE} garden-local/source-shoot--local--passed--uid-passed",
+        f"patch backupentries.{CORE}/status garden-local/source-shoot--local--left--uid-left",
+        f"delete backupentries.{CORE} garden-local/source-shoot--local--left--uid-left",
+        f"patch backupentries.{CORE}/status garden-local/shoot--local--other--uid-other",
+        f"patch backupbuckets.{CORE}/status /uid-seed-2",
         "get secrets kube-system/bootstrap-token-abcdef",
         "patch secrets garden-local/named",
         "patch secrets garden/dns",
@@ -338,7 +389,7 @@ async def test_the_authorizer_has_no_opinion_on_other_users_and_kinds(authorizer
 def test_a_gardenlet_may_write_all_that_activities_publish():
     found = {
         resources.SECRET: {secrets.SSH_KEYPAIR, f"{secrets.SSH_KEYPAIR}.old", observability._SUFFIX},
-        resources.INTERNAL_SECRET: {secrets.CLIENT_CA},
+        resources.INTERNAL_SECRET: {secrets.CLIENT_CA, BACKUP_KEY},
         resources.CONFIG_MAP: {"ca-cluster", secrets.KUBELET_CA},
     }
     assert {resource: set(suffixes) for resource, suffixes in PUBLISHED.items()} == found

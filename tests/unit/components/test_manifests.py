@@ -24,6 +24,7 @@ from activities.components import (
     metrics_server,
     node_local_dns,
     node_problem_detector,
+    priority,
     resource_manager,
     scheduler,
     shoot_system,
@@ -90,6 +91,7 @@ IN_THE_SEED = {
     ),
     "kube-state-metrics": kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic")),
     "control plane's blackbox-exporter": exporters.control_plane_blackbox_exporter(NAMESPACE, "ca-bundle"),
+    "resource manager of the seed": resource_manager.seed_objects(2),
     "gateway": gateway.objects(internal_domain="internal.example.org"),
 }
 IN_THE_SHOOT = {
@@ -180,6 +182,22 @@ def test_the_tunnel_is_dialed_again_when_the_gateways_address_changes(tmp_path):
         ["sh", "-c", f"{played}\n{loop}\nfollow"], cwd=tmp_path, env={"GATEWAY": "api", **os.environ}, check=True
     )
     assert (tmp_path / "signals").read_text().splitlines() == ["-USR1 1"]
+
+
+@pytest.mark.parametrize("name", IN_THE_SEED)
+def test_every_pod_in_the_seed_has_a_priority_class_of_the_seed(name):
+    """A pod of an unknown class is not created; a pod without a class is evicted for any other one."""
+    known = {each["metadata"]["name"] for each in priority.objects()} - {priority.RESERVE}
+    for workload in workloads(IN_THE_SEED[name]):
+        assert workload["spec"]["template"]["spec"].get("priorityClassName") in known
+
+
+def test_the_api_server_and_its_etcd_are_the_last_pods_of_a_control_plane_to_be_evicted():
+    value = {each["metadata"]["name"]: each["value"] for each in priority.objects()}
+    classes = {name: priority.class_of(name) for name in ("etcd", "kube-apiserver", "kube-controller-manager")}
+    assert value[classes["etcd"]] == value[classes["kube-apiserver"]] > value[classes["kube-controller-manager"]]
+    assert max(value.values()) == value[priority.SYSTEM_CRITICAL]
+    assert value[priority.RESERVE] < 0, "a pod without a class has priority 0"
 
 
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])

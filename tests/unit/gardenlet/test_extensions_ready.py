@@ -87,6 +87,15 @@ async def test_an_extension_that_the_seed_uses_must_have_a_heartbeat(seed: Seed)
     await until(lambda: seed.condition == READY)
 
 
+async def test_an_installed_extension_writes_its_heartbeat_in_its_own_namespace(seed: Seed) -> None:
+    """The namespace has the name of the installation, which is generated."""
+    seed.garden.put(INSTALLATIONS, installation())
+    seed.use()
+    await until(lambda: seed.condition == ("False", "NotAllExtensionsHealthy"))
+    seed.beat(micro_timestamp(), "extension-provider-local-seed-1")
+    await until(lambda: seed.condition == READY)
+
+
 async def test_an_extension_that_is_silent_for_too_long_is_named(seed: Seed) -> None:
     seed.use()
     seed.beat((datetime.now(UTC) - timedelta(minutes=6)).isoformat())

@@ -33,13 +33,17 @@ class Seed:
         wanted = {"metadata": {"name": "seed-1", "uid": "5eed"}, "spec": spec, "status": {"conditions": [reported]}}
         garden.put(SEEDS, wanted)
         self.gateway(AVAILABLE)
+        self.deployment("gardener-resource-manager", "garden", AVAILABLE)
         self.seed.put(f"{EXTENSIONS}/dnsrecords", {"metadata": {"name": "seed-ingress"}, "status": {}}, "garden")
         self.seed.put(f"{EXTENSIONS}/backupbuckets", {"metadata": {"name": "5eed"}, "spec": {}, "status": {}})
 
     def gateway(self, conditions: list[dict[str, str]]) -> None:
-        metadata = {"name": gateway.NAME, "generation": 1}
+        self.deployment(gateway.NAME, gateway.NAMESPACE, conditions)
+
+    def deployment(self, name: str, namespace: str, conditions: list[dict[str, str]]) -> None:
+        metadata = {"name": name, "generation": 1}
         status = {"observedGeneration": 1, "conditions": conditions}
-        self.seed.put(DEPLOYMENTS, {"metadata": metadata, "spec": {}, "status": status}, gateway.NAMESPACE)
+        self.seed.put(DEPLOYMENTS, {"metadata": metadata, "spec": {}, "status": status}, namespace)
 
     def fail(self, plural: str, name: str, namespace: str | None, error: dict[str, Any] | None) -> None:
         self.seed.change(f"{EXTENSIONS}/{plural}", name, namespace, {"status": {"lastError": error}})
@@ -78,6 +82,13 @@ async def test_a_gateway_that_fails_is_reported_until_it_is_well(seed: Seed) -> 
     await seed.becomes(COMPONENTS, "True")
     seed.seed.remove(DEPLOYMENTS, gateway.NAME, gateway.NAMESPACE)
     await seed.becomes(COMPONENTS, "False", "does not exist")
+
+
+async def test_a_seed_without_resource_manager_is_reported(seed: Seed) -> None:
+    """ManagedResources keep their conditions when it is gone, and would look healthy for ever."""
+    await seed.becomes(COMPONENTS, "True")
+    seed.deployment("gardener-resource-manager", "garden", [{"type": "Available", "status": "False"}])
+    await seed.becomes(COMPONENTS, "False", "Deployment garden/gardener-resource-manager: condition Available is False")
 
 
 async def test_a_name_that_cannot_be_written_is_reported(seed: Seed) -> None:

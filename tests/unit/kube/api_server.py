@@ -235,6 +235,8 @@ class ApiServer:
         if collection.endswith("/tokenreviews"):
             known = body["spec"]["token"] in self.tokens
             return web.json_response({**body, "status": {"authenticated": known}}, status=201)
+        if prefix := body["metadata"].get("generateName"):
+            body["metadata"].setdefault("name", f"{prefix}{self._version:05}")
         place = (collection, namespace, body["metadata"]["name"])
         if place in self.objects:
             return refuse(409, "AlreadyExists", f'{collection} "{place[2]}" already exists')

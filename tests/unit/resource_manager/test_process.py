@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
 from workers.lib.runtime import ConfigError
-from workers.resource_manager import connections, run
+from workers.resource_manager import connections, process, run
 from workers.resource_manager.config import Duration, ResourceManagerConfig
 
 
@@ -75,6 +75,20 @@ async def test_it_waits_for_its_token_then_works_then_stops_on_a_signal(config, 
 
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(process, 10)
+
+
+def test_contents_of_secrets_are_not_kept_in_memory():
+    """A seed's resource manager watches the Secrets of all control planes."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "a"},
+        "type": "Opaque",
+        "data": {"key": "a2V5"},
+    }
+    assert process._without_secrets(secret) == {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"key": "value"}}
+    assert process._without_secrets(config_map) == config_map
 
 
 async def test_a_field_it_does_not_know_is_refused(config, tmp_path):

@@ -38,6 +38,7 @@ MANAGED = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 COPIES = "/apis/druid.gardener.cloud/v1alpha1/etcdcopybackupstasks"
 ETCDS = "/apis/druid.gardener.cloud/v1alpha1/etcds"
 SECRETS = "/api/v1/secrets"
+INTERNAL_SECRETS = f"{CORE}/internalsecrets"
 
 
 @pytest.fixture
@@ -48,8 +49,19 @@ async def garden() -> AsyncIterator[ApiServer]:
         bucket = {"provider": {"type": "local", "region": "local"},
                   "credentialsRef": {"name": "backup", "namespace": "garden"}}  # fmt: skip
         server.put(f"{CORE}/backupbuckets", {"metadata": {"name": "uid-of-seed-1"}, "spec": bucket})
-        server.put(SECRETS, {"kind": "Secret", "metadata": {"name": "backup"}, "data": {"token": "dA=="}}, "garden")
+        server.put(INTERNAL_SECRETS, key_of("uid-of-seed-1", "first"), "garden-local")
         yield server
+
+
+def key_of(bucket: str, key: str) -> dict[str, Any]:
+    """InternalSecret that a source publishes."""
+    data = encoded({"bucketName": bucket, "accessKeyID": key})
+    return {"kind": "InternalSecret", "metadata": {"name": "demo.etcd-backup"}, "data": data}
+
+
+def revoke(garden: ApiServer) -> None:
+    """The source removes its finalizer."""
+    garden.change(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local", {"metadata": {"finalizers": None}})
 
 
 @pytest.fixture
@@ -69,12 +81,18 @@ async def clusters(garden: ApiServer, seed: ApiServer) -> AsyncIterator[Any]:
         return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"seed": {"metadata": {"uid": "uid-of-seed-2"}}}})
 
     async with garden.client() as garden_client, seed.client() as client:
-        caches = Caches(client)
+        caches, garden_caches = Caches(client), Caches(garden_client)
         clusters: Any = SimpleNamespace(
-            garden=garden_client, seed=client, seed_caches=caches, cluster=cluster, sealing=Sealing()
+            garden=garden_client,
+            garden_caches=garden_caches,
+            seed=client,
+            seed_caches=caches,
+            seed_name="seed-2",
+            cluster=cluster,
+            sealing=Sealing(),
         )
         yield clusters
-        await caches.close()
+        await asyncio.gather(caches.close(), garden_caches.close())
 
 
 async def test_machine_objects_are_deleted_without_stopping_machines(
@@ -120,7 +138,51 @@ async def test_the_source_bucket_is_found_again_when_the_entry_names_a_new_one(
     ordered = seed.find(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}")
     assert ordered is not None
     assert ordered["spec"]["bucketName"] == "uid-of-seed-1"
-    assert (seed.find(SECRETS, f"source-{ENTRY}", "garden") or {})["data"] == {"token": "dA=="}
+    assert (seed.find(SECRETS, f"source-{ENTRY}", "garden") or {})["data"] == key_of("uid-of-seed-1", "first")["data"]
+
+
+async def test_a_destination_keeps_the_source_key_that_its_own_key_replaces_in_the_garden(
+    activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    for bucket, key, held in (
+        ("uid-of-seed-1", "first", "first"),
+        ("uid-of-seed-1", "renewed", "renewed"),
+        ("uid-of-seed-2", "own", "renewed"),
+    ):
+        garden.put(INTERNAL_SECRETS, key_of(bucket, key), "garden-local")
+        await activities.deploy_source_backup_entry(TASK)
+        copied = seed.find(SECRETS, f"source-{ENTRY}", "garden")
+        assert copied is not None
+        assert copied["data"] == key_of("uid-of-seed-1", held)["data"]
+
+
+async def test_a_move_waits_for_the_key_of_the_source(
+    activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    """It works with no other key: that of the whole bucket would open the backups of other Shoots."""
+    garden.put(INTERNAL_SECRETS, key_of("uid-of-seed-3", "other"), "garden-local")
+    with pytest.raises(ApplicationError, match=r"demo\.etcd-backup holds no key for bucket uid-of-seed-1") as refused:
+        await activities.deploy_source_backup_entry(TASK)
+    assert not refused.value.non_retryable
+    assert seed.find(SECRETS, f"source-{ENTRY}", "garden") is None
+    assert garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local") is None
+
+
+async def test_a_destination_waits_until_the_source_has_revoked_its_key(
+    clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    await activities.deploy_source_backup_entry(TASK)
+    seed.remove(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}")
+    waiting = asyncio.create_task(ExtensionActivities(clusters).wait_source_backup_entry_deleted(TASK))
+    await until(lambda: "deletionTimestamp" in (known(garden) or {"metadata": {}})["metadata"])
+    assert not waiting.done()
+    revoke(garden)
+    assert (await asyncio.wait_for(waiting, 10)).note == ""
+    assert known(garden) is None
+
+
+def known(garden: ApiServer) -> dict[str, Any] | None:
+    return garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local")
 
 
 @pytest.mark.parametrize(("home", "written"), [("seed-2", True), ("seed-1", False)], ids=["ours", "taken over"])
@@ -147,6 +209,7 @@ async def test_a_lost_seed_finds_the_takeover_marker_until_it_is_clean(
     there = {"spec": {"seedName": "seed-1" if lost else "seed-2"}}
     garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", there)
     await activities.deploy_source_backup_entry(TASK)
+    revoke(garden)
     extensions = ExtensionActivities(clusters)
 
     def entries() -> list[bool]:
@@ -205,6 +268,7 @@ async def test_an_extension_may_read_the_source_bucket_secret_while_it_exists(
     ]
 
     task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
+    revoke(garden)
     extensions = ExtensionActivities(clusters)
     await extensions.delete_source_backup_entry(task)
     await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)

@@ -163,3 +163,49 @@ async def test_missing_extensions_are_named(
     with pytest.raises(ApplicationError, match=complaint) as failed:
         await required_now(around)
     assert not failed.value.non_retryable
+
+
+GOOD = {"Valid": "True", "Installed": "True", "Healthy": "True"}
+
+
+def install(around: Around, seed: str = TASK.seed, metadata: dict[str, Any] | None = None, **changes: str) -> None:
+    """A registration with a deployment, and its installation on a seed."""
+    spec = {
+        "resources": [{"kind": "DNSRecord", "type": "local"}],
+        "deployment": {"deploymentRefs": [{"name": "provider-local"}]},
+    }
+    around.garden.put(REGISTRATIONS, {"metadata": {"name": "provider-local"}, "spec": spec})
+    conditions = [{"type": k, "status": v, "message": f"why {k}"} for k, v in (GOOD | changes).items()]
+    installation = {
+        "metadata": {"name": f"provider-local-{seed}", **(metadata or {})},
+        "spec": {"registrationRef": {"name": "provider-local"}, "seedRef": {"name": seed}},
+        "status": {"conditions": conditions},
+    }
+    around.garden.put(REGISTRATIONS.replace("registrations", "installations"), installation)
+
+
+async def test_an_installed_extension_runs_if_its_conditions_say_so(around: Around) -> None:
+    install(around, Progressing="True", Required="False")
+    assert (await required_now(around)).note == "provider-local"
+
+
+ENDING = {"deletionTimestamp": "2026-11-26T05:00:00Z", "finalizers": ["core.gardener.cloud/controllerinstallation"]}
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        ({"Healthy": "False"}, "ControllerInstallation provider-local-.*: condition Healthy is False: why Healthy"),
+        ({"Installed": "Unknown"}, "condition Installed is Unknown"),
+        ({"Valid": "False", "Healthy": "False"}, "condition Valid is False: why Valid"),
+        ({"metadata": ENDING}, "ControllerInstallation provider-local-.* is being deleted"),
+        ({"seed": "another"}, "ControllerRegistration provider-local has no ControllerInstallation on this seed yet"),
+    ],
+)
+async def test_an_extension_that_is_not_installed_is_named(around: Around, found: Any, complaint: str) -> None:
+    """A heartbeat does not count: it may be that of the extension's last version."""
+    install(around, **found)
+    beat(around)
+    with pytest.raises(ApplicationError, match=complaint) as failed:
+        await required_now(around)
+    assert not failed.value.non_retryable

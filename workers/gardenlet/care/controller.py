@@ -13,6 +13,7 @@ from prometheus_client import Counter
 from activities.clusters import Clusters
 from activities.components import cluster_autoscaler, gateway, vpa
 from activities.components.operating_system_config import CHECKSUM_APPLIED, CHECKSUM_OF_SECRET
+from activities.seed.backups import backup_entries_of
 from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from activities.seed.namespace import is_foreign
@@ -37,7 +38,7 @@ from kube.errors import AnswerTooLarge, ApiError, Forbidden, NotFound
 from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
 from workers.gardenlet.extensions_ready import Heartbeats
-from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, backup_entries_here, own_seed, shoots_here
+from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, own_seed, shoots_here
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class CareController:
         self._shoots = shoots_here(clusters)
         self._shoots.index(_BY_SOURCE_ENTRY, _source_entries)
         self._seeds = own_seed(clusters)
-        self._entries = backup_entries_here(clusters)
+        self._entries = backup_entries_of(clusters)
         self._exposures = clusters.seed_caches.of(resources.CONFIG_MAP, labels=gateway.SELECTOR)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._operations: dict[Key, object] = {}
@@ -104,7 +105,7 @@ class CareController:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        heartbeats = (self._heartbeats.leases, self._heartbeats.registrations)
+        heartbeats = (self._heartbeats.leases, self._heartbeats.registrations, self._heartbeats.installations)
         caches = (self._seeds, self._entries, self._exposures, self._namespaces, *heartbeats)
         await asyncio.gather(*(each.synced() for each in caches))
         await self._controller.run()

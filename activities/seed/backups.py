@@ -1,0 +1,29 @@
+"""BackupEntries of a seed, in the garden and in the seed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from activities.clusters import Clusters
+from api import resources
+from kube.cache import Cache
+
+
+def backup_entries_of(clusters: Clusters) -> Cache:
+    """Cache of BackupEntries that this seed reconciles: of its own backups, and of backups that it copies from."""
+    return clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=f"spec.seedName={clusters.seed_name}")
+
+
+def backup_entry_spec(seed: Mapping[str, Any], bucket: Mapping[str, Any]) -> dict[str, Any]:
+    """Spec of a BackupEntry in this seed's bucket. ``seed``: the garden's Seed; ``bucket``: the seed's BackupBucket."""
+    backup, status = seed["spec"]["backup"], bucket.get("status") or {}
+    optional = {
+        "backupBucketProviderStatus": status.get("providerStatus"),
+        "providerConfig": bucket["spec"].get("providerConfig"),
+    }
+    return {
+        "type": backup["provider"],
+        "region": backup.get("region") or seed["spec"]["provider"]["region"],
+        "bucketName": bucket["metadata"]["name"],
+        "secretRef": status.get("generatedSecretRef") or bucket["spec"]["secretRef"],
+        **{field: value for field, value in optional.items() if value},
+    }

@@ -1,0 +1,111 @@
+"""Components that the gardenlet deploys into namespace ``garden`` of its seed, for the seed itself.
+
+All objects are applied by name, so a second run changes nothing. Each deployment has a deletion for a seed that is
+retired.
+"""
+
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.clusters import Clusters
+from activities.components import priority, resource_manager
+from activities.seed import rollout
+from activities.seed.extension_objects import MANAGER
+from api import resources
+from api.constants import GARDEN_NAMESPACE, SEED_CLASS
+from api.contracts.operations import SeedTask, TaskResult
+from api.labels import pod_security
+from kube.client import KubeClient
+
+_MINUTE = 60.0
+
+
+class SeedSystemActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def deploy_seed_priority_classes(self, task: SeedTask) -> TaskResult:
+        """Apply the PriorityClasses of control planes and of the seed's components."""
+        await apply_priority_classes(self._clusters.seed)
+        return TaskResult()
+
+    @activity.defn
+    async def delete_seed_priority_classes(self, task: SeedTask) -> TaskResult:
+        """Delete the PriorityClasses, after all components. Pods keep the priority that they got from a class."""
+        doomed = [(resources.PRIORITY_CLASS, each["metadata"]["name"]) for each in priority.objects()]
+        await rollout.delete(self._clusters.seed, doomed, None)
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_seed_resource_manager(self, task: SeedTask) -> TaskResult:
+        """Deploy the resource manager that applies ManagedResources of class ``seed``, and wait until it is ready.
+
+        Raises:
+            ApplicationError: ``ForeignDeployment``, while the resource manager of an earlier version, which operators
+                installed by a chart, has the name. The attempt that finds it uninstalled succeeds.
+        """
+        await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
+        live = await self._clusters.seed.find(resources.DEPLOYMENT, resource_manager.NAME, GARDEN_NAMESPACE)
+        if live is not None and live["spec"]["selector"].get("matchLabels") != resource_manager.SELECT:
+            release = (live["metadata"].get("labels") or {}).get("app.kubernetes.io/instance", "resource-manager")
+            raise ApplicationError(
+                f"Deployment {GARDEN_NAMESPACE}/{resource_manager.NAME} selects other pods than the gardenlet's:"
+                f" uninstall the chart that brought it (helm uninstall {release} -n {GARDEN_NAMESPACE})",
+                type="ForeignDeployment",
+            )
+        replicas = await self._replicas()
+        await rollout.deploy(self._clusters.seed, resource_manager.seed_objects(replicas))
+        await rollout.wait_deployment(self._clusters.seed_caches, resource_manager.NAME, GARDEN_NAMESPACE, 5 * _MINUTE)
+        return TaskResult(note=f"{replicas} replicas")
+
+    @activity.defn
+    async def delete_seed_resource_manager(self, task: SeedTask) -> TaskResult:
+        """Wait until the seed has no ManagedResource of class ``seed``, and delete the resource manager.
+
+        The resource manager deletes the objects of a ManagedResource, and then removes its finalizer: without the
+        resource manager both would stay. A second run finds nothing left to delete.
+        """
+        await rollout.wait_none_left(
+            self._clusters.seed_caches,
+            resources.MANAGED_RESOURCE,
+            None,
+            5 * _MINUTE,
+            what=f"ManagedResources of class {SEED_CLASS}",
+            concerns=lambda each: each["spec"].get("class") == SEED_CLASS,
+        )
+        seed = self._clusters.seed
+        await rollout.delete_component(seed, resource_manager.NAME, GARDEN_NAMESPACE, resource_manager.SELECT)
+        others = (resources.SERVICE, resources.SERVICE_ACCOUNT, resources.LEASE)
+        await rollout.delete(seed, [(each, resource_manager.NAME) for each in others], GARDEN_NAMESPACE)
+        roles = [
+            (resources.CLUSTER_ROLE_BINDING, resource_manager.SEED_ROLE),
+            (resources.CLUSTER_ROLE, resource_manager.SEED_ROLE),
+        ]
+        await rollout.delete(seed, roles, None)
+        return TaskResult()
+
+    async def _replicas(self) -> int:
+        """Replicas of a component: two if they can run on two nodes; two on one node would be lost together."""
+        nodes = await self._clusters.seed.list(resources.NODE, metadata_only=True)
+        return min(2, max(1, len(nodes)))
+
+
+async def apply_priority_classes(seed: KubeClient) -> None:
+    """Apply the PriorityClasses of the seed.
+
+    A gardenlet does so at its start, too. Its tasks name the classes in pods, and a pod of an unknown class is not
+    created: etcd would stop if an earlier controller-manager, whose flow of the seed lacks the classes, were in place.
+    """
+    for each in priority.objects():
+        await seed.apply(each, manager=MANAGER)
+
+
+def garden_namespace() -> dict[str, Any]:
+    """Namespace ``garden`` of a seed. Operators run pods of their own there, for example log collectors."""
+    labels = {"gardener.cloud/role": GARDEN_NAMESPACE, **pod_security("baseline")}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": GARDEN_NAMESPACE, "labels": labels}}

@@ -1,0 +1,1 @@
+"""seedmanagement.gardener.cloud/v1alpha1, one kind a module."""

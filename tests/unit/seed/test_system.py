@@ -1,0 +1,115 @@
+"""Components of the seed itself, against API servers in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.clusters import Clusters
+from activities.seed.system import SeedSystemActivities
+from api.contracts.operations import SeedTask
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
+from tests.unit.kube.waiting import until
+
+TASK = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-11-21T10:00:00.000000Z")
+DEPLOYMENTS, NODES = "/apis/apps/v1/deployments", "/api/v1/nodes"
+MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+CLUSTER_ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+NAME = "gardener-resource-manager"
+
+
+class Seed:
+    """A seed, and the activities of its gardenlet."""
+
+    def __init__(self, server: ApiServer, clusters: Clusters) -> None:
+        self.server = server
+        self.clusters = clusters
+        self.activities = SeedSystemActivities(clusters)
+
+    def node(self, name: str) -> None:
+        self.server.put(NODES, {"metadata": {"name": name}})
+
+    def find(self, path: str, name: str, namespace: str | None = "garden") -> Any:
+        return self.server.find(path, name, namespace)
+
+    async def runs(self, name: str) -> None:
+        """Roll a Deployment out, as kube-controller-manager does once it exists."""
+        await until(lambda: self.find(DEPLOYMENTS, name))
+        found = self.find(DEPLOYMENTS, name)
+        replicas = found["spec"]["replicas"]
+        counts = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
+        status = {"observedGeneration": found["metadata"]["generation"], **counts}
+        self.server.change(DEPLOYMENTS, name, "garden", {"status": status})
+
+
+@pytest.fixture
+async def seed() -> AsyncIterator[Seed]:
+    async with (
+        GardenServer().running() as garden,
+        ApiServer().running() as server,
+        garden.client() as garden_client,
+        server.client() as client,
+    ):
+        clusters = Clusters(garden_client, client, "seed-1")
+        yield Seed(server, clusters)
+        await clusters.close()
+
+
+async def deployed(seed: Seed) -> str:
+    """Deploy the resource manager; returns the note of the activity."""
+    result, _ = await asyncio.gather(seed.activities.deploy_seed_resource_manager(TASK), seed.runs(NAME))
+    return result.note
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [(0, 1), (1, 1), (3, 2)])
+async def test_a_second_replica_runs_where_there_is_a_second_node(seed: Seed, nodes: int, replicas: int) -> None:
+    for number in range(nodes):
+        seed.node(f"node-{number}")
+
+    assert await deployed(seed) == f"{replicas} replicas"
+
+    assert seed.find(DEPLOYMENTS, NAME)["spec"]["replicas"] == replicas
+
+
+async def test_a_second_run_writes_nothing(seed: Seed) -> None:
+    await deployed(seed)
+    before = seed.find(DEPLOYMENTS, NAME)
+    await seed.activities.deploy_seed_resource_manager(TASK)
+
+    assert seed.find(DEPLOYMENTS, NAME) == before
+
+
+async def test_a_resource_manager_of_the_former_chart_is_named_with_its_release(seed: Seed) -> None:
+    """The selector of a Deployment cannot change, and Helm would delete the gardenlet's objects with the release."""
+    labels = {"app": "gardener", "app.kubernetes.io/instance": "seed-manifests"}
+    chart = {"metadata": {"name": NAME, "labels": labels}, "spec": {"selector": {"matchLabels": labels}}}
+    seed.server.put(DEPLOYMENTS, chart, "garden")
+
+    with pytest.raises(ApplicationError, match="helm uninstall seed-manifests -n garden") as refused:
+        await seed.activities.deploy_seed_resource_manager(TASK)
+
+    assert not refused.value.non_retryable
+    seed.server.remove(DEPLOYMENTS, NAME, "garden")
+    await deployed(seed)
+
+
+async def test_the_resource_manager_stays_until_the_last_managed_resource_of_the_seed_is_gone(seed: Seed) -> None:
+    """It alone removes their finalizers. ManagedResources of shoots have resource managers of their own."""
+    await deployed(seed)
+    for name, spec in (("ours", {"class": "seed"}), ("of-a-shoot", {})):
+        seed.server.put(MANAGED_RESOURCES, {"metadata": {"name": name}, "spec": spec}, "shoot--a--b")
+
+    deleting = asyncio.create_task(seed.activities.delete_seed_resource_manager(TASK))
+    cache = seed.clusters.seed_caches
+    await until(lambda: any(each.resource.plural == "managedresources" and each.is_synced for each in cache.started()))
+    assert seed.find(DEPLOYMENTS, NAME)
+    assert not deleting.done()
+    seed.server.remove(MANAGED_RESOURCES, "ours", "shoot--a--b")
+    await deleting
+
+    assert not seed.find(DEPLOYMENTS, NAME)
+    assert not seed.find(CLUSTER_ROLES, f"gardener.cloud:system:{NAME}", None)
+    await seed.activities.delete_seed_resource_manager(TASK)
