@@ -9,6 +9,9 @@ from typing import Literal
 
 from api.meta import Condition, LabelSelector
 
+ZONE = "topology.kubernetes.io/zone"
+"""Label of nodes with their zone."""
+
 _RESERVED = [ipaddress.ip_network(f"{first}.0.0.0/8") for first in range(240, 245)]
 
 

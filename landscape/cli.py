@@ -66,6 +66,12 @@ def landscape() -> None:
     "`default` gets our search attributes.",
 )
 @click.option(
+    "--zonal",
+    type=click.Choice(SEEDS),
+    multiple=True,
+    help="A seed with three nodes, each in a zone of its own; others have one node. Of a new landscape only.",
+)
+@click.option(
     "--authentication-config",
     type=click.File(),
     help="AuthenticationConfiguration with the OpenID Connect issuers whose tokens the garden accepts, in place of "
@@ -77,12 +83,13 @@ def up(
     also_kubernetes: tuple[str, ...],
     workers: lifecycle.Which,
     temporal: str,
+    zonal: tuple[str, ...],
     authentication_config: TextIO | None,
 ) -> None:
     """Bring the landscape up; start the parts of it that do not run."""
     progress = Progress()
     authentication = authentication_config.read() if authentication_config else ""
-    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal, authentication))
+    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal, authentication, zonal))
     progress.say(f"landscape {name} is up")
     _print_status(plan, output, processes=False)
 
@@ -189,10 +196,11 @@ def heal(name: str, seed: str) -> None:
 def kill(name: str, process: str) -> None:
     """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; the keeper starts it again.
 
-    Of a whole seed, for example seed-1, all processes and pods are killed, and stay dead until the next `up`.
+    Of a whole seed, for example seed-1, or of a node of a zonal seed, for example seed-1-0, all processes and pods are
+    killed, and stay dead until the next `up`.
     """
-    if process in SEEDS:
-        plan = lifecycle.require(name)
+    plan = lifecycle.require(name)
+    if process in plan.places:
         count = _run(power.off(plan, process, lifecycle.processes_of(plan)))
         click.echo(f"{process} ({count} processes, and its pods) killed")
         return
@@ -203,7 +211,7 @@ def kill(name: str, process: str) -> None:
 @_name
 @click.argument("process")
 def pause(name: str, process: str) -> None:
-    """Pause PROCESS, or a whole seed with its pods (SIGSTOP), until it is resumed."""
+    """Pause PROCESS, or a whole seed or node with its pods (SIGSTOP), until it is resumed."""
     _signal(name, process, signal.SIGSTOP, "paused")
 
 
@@ -211,14 +219,14 @@ def pause(name: str, process: str) -> None:
 @_name
 @click.argument("process")
 def resume(name: str, process: str) -> None:
-    """Resume a paused PROCESS or seed (SIGCONT)."""
+    """Resume a paused PROCESS, seed or node (SIGCONT)."""
     _signal(name, process, signal.SIGCONT, "resumed")
 
 
 def _signal(name: str, process: str, number: signal.Signals, done: str) -> None:
     plan = lifecycle.require(name)
     processes = lifecycle.processes_of(plan)
-    if process in SEEDS:
+    if process in plan.places:
         click.echo(f"{process} ({power.send(plan, process, processes, number)} processes) {done}")
         return
     running: Running = processes.get(process)

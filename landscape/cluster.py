@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from api.decisions.conditions import find_condition
+from api.labels import ZONE
 from api.resources import NODE
 from kube.client import KubeClient
 from landscape import cgroups, containerd, pki
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
 from landscape.kube import apply, connected, is_ready
-from landscape.plan import LOOPBACK, ClusterPlan, Plan
+from landscape.plan import LOOPBACK, ClusterPlan, NodePlan, Plan
 from landscape.processes import Processes, ProcessSpec
 from landscape.waiting import until
 
@@ -103,33 +104,39 @@ class Cluster:
         if self._cluster.has_node:
             self._start(self._scheduler())
 
-    def start_containerd(self) -> None:
-        self._start(containerd.process(self._cluster))
+    def start_containerd(self, node: NodePlan) -> None:
+        self._start(containerd.process(node))
 
-    async def start_node(self) -> None:
+    async def start_node(self, node: NodePlan) -> None:
         """Start kubelet and kube-proxy; returns when the node is ready. API server and containerd must run."""
-        cgroups.create(self._cluster.cgroup)
-        await containerd.ready(self._cluster.containerd_socket)
-        self._start(self._kubelet())
-        self._start(self._proxy())
+        cgroups.create(node.cgroup)
+        await containerd.ready(node.containerd_socket)
+        self._start(self._kubelet(node))
+        self._start(self._proxy(node))
         async with connected(self._plan.kubeconfig(self._cluster.name)) as client:
-            await apply(client, _rights_of_only_node(self._cluster.name))
-            await until(
-                lambda: _node_ready(client, self._cluster.name), f"node {self._cluster.name}", 120, self._hopeless
-            )
+            if not self._cluster.is_zonal:
+                await apply(client, _rights_of_only_node(node.name))
+            await until(lambda: _node_ready(client, node.name), f"node {node.name}", 120, self._hopeless)
+
+    def start_load_balancer(self) -> None:
+        """Start the kube-proxy by which the seed's address leads to the gateway, on whichever node its pods are."""
+        self._start(self._proxy(None))
 
     def _start(self, spec: ProcessSpec) -> None:
         self._processes.start(spec)
 
     def _hopeless(self) -> str | None:
         """Reason for which this cluster will not become ready; ``None`` if it may."""
-        prefix = f"{self._cluster.name}/"
-        names = [running.spec.name for running in self._processes.all() if running.spec.name.startswith(prefix)]
+        names = [running.spec.name for running in self._processes.all() if self._cluster.has_process(running.spec.name)]
         return next(filter(None, map(self._processes.hopeless, names)), None)
 
-    def _spec(self, component: str, flags: Mapping[str, str], **environment: str) -> ProcessSpec:
+    def _spec(
+        self, component: str, flags: Mapping[str, str], *, node: NodePlan | None = None, **environment: str
+    ) -> ProcessSpec:
+        """A process of the control plane, or of a node."""
         argv = (self._binaries[component], *(f"--{name}={value}" for name, value in flags.items()))
-        return ProcessSpec(f"{self._cluster.name}/{component}", argv, self._cluster.netns, environment)
+        place = node or self._cluster
+        return ProcessSpec(f"{place.name}/{component}", argv, place.netns, environment)
 
     def _etcd(self) -> ProcessSpec:
         server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[LOOPBACK, "localhost"])
@@ -258,6 +265,8 @@ class Cluster:
             "concurrent-statefulset-syncs": "10",
             "concurrent-namespace-syncs": "20",
             "profiling": "false",
+            # Services forget the pods of a lost node after this time.
+            **({"node-monitor-grace-period": "15s"} if cluster.is_zonal else {}),
         }
         return self._spec("kube-controller-manager", flags, GOGC="40")
 
@@ -275,36 +284,41 @@ class Cluster:
         }
         return self._spec("kube-scheduler", flags, GOGC="40")
 
-    def _kubelet(self) -> ProcessSpec:
+    def _kubelet(self, node: NodePlan) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
-        root = cluster.directory / "kubelet"
-        user = f"system:node:{cluster.name}"
-        kubeconfig = credentials.kubeconfig(cluster, "kubelet", user, ["system:nodes"])
-        serving = credentials.ca.issue("kubelet-serving", user, ["system:nodes"], names=[cluster.address, cluster.name])
-        resolv = cluster.directory / "resolv.conf"
+        root = node.directory / "kubelet"
+        user, zone = f"system:node:{node.name}", f"-{node.zone}" if cluster.is_zonal else ""
+        kubeconfig = credentials.kubeconfig(cluster, f"kubelet{zone}", user, ["system:nodes"])
+        names = [node.address, node.name]
+        serving = credentials.ca.issue(f"kubelet-serving{zone}", user, ["system:nodes"], names=names)
+        resolv = node.directory / "resolv.conf"
         resolv.write_text(f"nameserver {self._plan.central_address}\n")
-        config = kubelet_config(self._plan, cluster, credentials.ca.files.certificate, serving, resolv)
-        file = cluster.directory / "kubelet.json"
+        config = kubelet_config(self._plan, cluster, node, credentials.ca.files.certificate, serving, resolv)
+        file = node.directory / "kubelet.json"
         write_if_changed(file, json.dumps(config, indent=2))
         flags = {
             "config": str(file),
             "kubeconfig": str(kubeconfig),
             "root-dir": str(root),
             "cert-dir": str(root / "pki"),
-            "hostname-override": cluster.name,
-            "node-ip": cluster.address,
+            "hostname-override": node.name,
+            "node-ip": node.address,
         }
-        return self._spec("kubelet", flags, GOGC="40")
+        if cluster.is_zonal:
+            flags["node-labels"] = f"{ZONE}={node.zone}"
+        return self._spec("kubelet", flags, node=node, GOGC="40")
 
-    def _proxy(self) -> ProcessSpec:
+    def _proxy(self, node: NodePlan | None) -> ProcessSpec:
+        """kube-proxy of a node, or of the network namespace of a zonal seed's control plane."""
+        place = node or self._cluster
         kubeconfig = self._credentials.kubeconfig(self._cluster, "kube-proxy", "system:kube-proxy")
         config = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "mode": "iptables",
-            "bindAddress": self._cluster.address,
-            "hostnameOverride": self._cluster.name,
+            "bindAddress": place.address,
+            "hostnameOverride": place.name,
             "clusterCIDR": self._cluster.pods,
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
@@ -312,19 +326,19 @@ class Cluster:
             "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
         }
-        file = self._cluster.directory / "kube-proxy.json"
+        file = place.directory / "kube-proxy.json"
         write_if_changed(file, json.dumps(config, indent=2))
-        return self._spec("kube-proxy", {"config": str(file)}, GOGC="40")
+        return self._spec("kube-proxy", {"config": str(file)}, node=node, GOGC="40")
 
 
 def kubelet_config(
-    plan: Plan, cluster: ClusterPlan, client_ca: Path, serving: pki.KeyPair, resolv_conf: Path
+    plan: Plan, cluster: ClusterPlan, node: NodePlan, client_ca: Path, serving: pki.KeyPair, resolv_conf: Path
 ) -> dict[str, Any]:
     """Configuration of a kubelet that shares its machine with others, never evicts, and starts pods fast."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": cluster.address,
+        "address": node.address,
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
@@ -336,10 +350,10 @@ def kubelet_config(
         "clusterDomain": "cluster.local",
         "clusterDNS": [cluster.dns_address if cluster.is_seed else plan.central_address],
         "resolvConf": str(resolv_conf),
-        "containerRuntimeEndpoint": f"unix://{cluster.containerd_socket}",
+        "containerRuntimeEndpoint": f"unix://{node.containerd_socket}",
         "cgroupDriver": "cgroupfs",
         # Two kubelets with one cgroup root delete each other's pods.
-        "cgroupRoot": cluster.cgroup,
+        "cgroupRoot": node.cgroup,
         "failCgroupV1": False,
         "enforceNodeAllocatable": [],
         "evictionHard": {
@@ -356,8 +370,8 @@ def kubelet_config(
         "makeIPTablesUtilChains": False,
         "localStorageCapacityIsolation": False,
         "maxPods": 110,
-        "podLogsDir": str(cluster.directory / "pod-logs"),
-        "volumePluginDir": str(cluster.directory / "volume-plugins"),
+        "podLogsDir": str(node.directory / "pod-logs"),
+        "volumePluginDir": str(node.directory / "volume-plugins"),
         "serializeImagePulls": False,
         "registryPullQPS": 0,
         "eventRecordQPS": 0,

@@ -21,7 +21,7 @@ from api import images
 from landscape.errors import LandscapeError
 from landscape.files import write_file
 from landscape.network import POD_BRIDGE
-from landscape.plan import CACHE_HOME, RUN_HOME, ClusterPlan
+from landscape.plan import CACHE_HOME, RUN_HOME, NodePlan
 from landscape.processes import Processes, ProcessSpec
 from landscape.shell import run
 from landscape.waiting import until
@@ -80,7 +80,7 @@ disabled_plugins = [
 """
 
 
-def cni_config(cluster: ClusterPlan) -> str:
+def cni_config(node: NodePlan) -> str:
     """CNI configuration: a bridge with host-local addresses. No ``ipMasq``: one rule masquerades all pods."""
     bridge = {
         "type": "bridge",
@@ -90,22 +90,20 @@ def cni_config(cluster: ClusterPlan) -> str:
         "ipMasq": False,
         "ipam": {
             "type": "host-local",
-            "dataDir": str(cluster.directory / "cni-addresses"),
-            "ranges": [[{"subnet": cluster.pods}]],
+            "dataDir": str(node.directory / "cni-addresses"),
+            "ranges": [[{"subnet": node.pods}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
-    return json.dumps({"cniVersion": "0.4.0", "name": cluster.netns, "plugins": [bridge]}, indent=2)
+    return json.dumps({"cniVersion": "0.4.0", "name": node.netns, "plugins": [bridge]}, indent=2)
 
 
-def process(cluster: ClusterPlan) -> ProcessSpec:
-    """Write the configuration of the cluster's containerd; returns how to start it."""
-    cni = cluster.directory / "cni"
+def process(node: NodePlan) -> ProcessSpec:
+    """Write the configuration of the node's containerd; returns how to start it."""
+    cni = node.directory / "cni"
     cni.mkdir(parents=True, exist_ok=True)
-    (cni / "10-bridge.conflist").write_text(cni_config(cluster))
-    return _process(
-        f"{cluster.name}/containerd", cluster.directory / "containerd", cluster.run_directory, cni, cluster.netns
-    )
+    (cni / "10-bridge.conflist").write_text(cni_config(node))
+    return _process(f"{node.name}/containerd", node.directory / "containerd", node.run_directory, cni, node.netns)
 
 
 def _process(name: str, root: Path, run_directory: Path, cni: Path, netns: str | None) -> ProcessSpec:
@@ -130,9 +128,9 @@ async def ready(socket: Path) -> None:
     await until(answers, f"containerd on {socket}", timeout=60)
 
 
-async def refresh(cluster: ClusterPlan, archives: Sequence[Path]) -> list[str]:
+async def refresh(node: NodePlan, archives: Sequence[Path]) -> list[str]:
     """Import the archives that changed since they were imported into a running containerd; returns their names."""
-    return await _import(cluster.directory / "containerd", cluster.containerd_socket, archives)
+    return await _import(node.directory / "containerd", node.containerd_socket, archives)
 
 
 async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[str]:

@@ -30,7 +30,7 @@ from landscape import cloud, dns, object_store, pki
 from landscape.cluster import Credentials
 from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
-from landscape.plan import Plan
+from landscape.plan import ZONES, Plan
 from landscape.waiting import until
 
 PROVIDER = "local"
@@ -144,7 +144,8 @@ def cloud_profile(plan: Plan) -> Object:
             "machineTypes": [
                 {"name": PROVIDER, "cpu": "2", "gpu": "0", "memory": "4Gi", "architecture": "amd64", "usable": True}
             ],
-            "regions": [{"name": PROVIDER, "zones": [{"name": "0"}]}],
+            "regions": [{"name": PROVIDER, "zones": [{"name": ZONES[0]}]}],
+            "controlPlane": {"allowZonePinning": True},
             "providerConfig": {
                 "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
                 "kind": "CloudProfileConfig",

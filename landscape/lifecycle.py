@@ -38,7 +38,7 @@ from landscape.images import Role
 from landscape.images.layers import runtime_distributions
 from landscape.images.store import publish
 from landscape.kube import connected, is_ready
-from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, Plan
+from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, NodePlan, Plan
 from landscape.processes import Processes
 from landscape.progress import Progress
 from landscape.waiting import answers, until
@@ -76,16 +76,22 @@ async def up(
     which_workers: Which = "all",
     external_temporal: str = "",
     authentication: str = "",
+    zonal: Sequence[str] = (),
 ) -> Plan:
     """Start all parts of the landscape that do not run; safe to repeat, also after an ``up`` that was interrupted.
 
     ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: address
     of an external Temporal; kept until the landscape is taken down. ``authentication``: content of an
-    AuthenticationConfiguration with the issuers that the garden trusts; kept until the next one.
+    AuthenticationConfiguration with the issuers that the garden trusts; kept until the next one. ``zonal``: seeds of a
+    new landscape that get a node in each zone.
     """
     _require_root()
     with _locked(name, progress):
-        plan = plans.load(name) or plans.choose(name, binaries.KUBERNETES_VERSION)
+        plan = plans.load(name) or replace(plans.choose(name, binaries.KUBERNETES_VERSION), zonal=tuple(zonal))
+        if missing := set(zonal) - set(plan.zonal):
+            raise LandscapeError(
+                f"the nodes of {', '.join(sorted(missing))} cannot change: take landscape {name} down first"
+            )
         plan = replace(plan, older_versions=tuple(dict.fromkeys((*plan.older_versions, *older_versions))))
         plan = replace(plan, external_temporal=external_temporal or plan.external_temporal)
         for version in plan.older_versions:
@@ -220,8 +226,9 @@ class _Up:
             self._cloud_serves.set()
             self._processes.start(public_addresses.process(self._plan))
         with self._progress.step(f"{cluster_plan.name}: node ready"):
-            await self._containerd(cluster, cluster_plan, role)
-            await cluster.start_node()
+            await asyncio.gather(*(self._node(cluster, node, role) for node in cluster_plan.nodes))
+            if cluster_plan.is_zonal:
+                cluster.start_load_balancer()
         if cluster_plan.is_seed:
             with self._progress.step(f"{cluster_plan.name}: DNS and storage"):
                 await seed.deploy(self._plan, cluster_plan, self._processes)
@@ -234,16 +241,19 @@ class _Up:
             with self._progress.step(f"{cluster_plan.name}: Seed ready"):
                 await until(lambda: garden.seed_ready(self._plan, cluster_plan.name), f"Seed {cluster_plan.name}", 180)
 
-    async def _containerd(self, cluster: Cluster, cluster_plan: ClusterPlan, role: Role) -> None:
-        """Start containerd on a root with all images; a root that exists gets the changed images."""
-        root = cluster_plan.directory / "containerd"
+    async def _node(self, cluster: Cluster, node: NodePlan, role: Role) -> None:
+        """Start a node, whose containerd has all images; a root that exists gets the changed images."""
+        for directory in (node.directory, node.run_directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        root = node.directory / "containerd"
         if fresh := not root.exists():
             await containerd.copy(await self._prepared_root(role), root)
-        cluster.start_containerd()
+        cluster.start_containerd(node)
         if not fresh:
-            await containerd.ready(cluster_plan.containerd_socket)
-            if changed := await containerd.refresh(cluster_plan, await self._archives[role]):
-                self._progress.say(f"{cluster_plan.name}: images imported: {', '.join(changed)}")
+            await containerd.ready(node.containerd_socket)
+            if changed := await containerd.refresh(node, await self._archives[role]):
+                self._progress.say(f"{node.name}: images imported: {', '.join(changed)}")
+        await cluster.start_node(node)
 
     async def _image_binaries(self, role: Role, earlier: Making | None) -> dict[str, binaries.Binaries]:
         """Binaries for the images of a role; made after those of earlier roles, so that none is made twice."""

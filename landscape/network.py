@@ -8,11 +8,12 @@ nothing, gets no iptables rule and serves nothing: it only has a link to each na
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from landscape import plan as plans
 from landscape import residue
-from landscape.plan import SEEDS, Link, Plan
+from landscape.plan import SEEDS, ClusterPlan, Link, NodePlan, Plan
 from landscape.shell import run
 
 GATEWAY_PORTS = (443, 8132, 8443)
@@ -48,7 +49,8 @@ async def up(plan: Plan) -> None:
     for seed in SEEDS:
         routes.append(f"route replace {plan.further_address(seed)}/32 via {plan.host_link(seed).right_address}")
     await _batch(None, routes)
-    await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS))
+    nodes = (_node(seed, node) for seed in plan.seeds if seed.is_zonal for node in seed.nodes)
+    await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS), *nodes)
 
 
 async def down(plan: Plan) -> None:
@@ -161,14 +163,13 @@ async def _cloud(plan: Plan) -> None:
         f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES",
         "COMMIT",
     ]
-    await _rules(namespace, "\n".join(rules), plan.machine_network)
+    await _rules(namespace, "\n".join(rules), [plan.machine_network])
 
 
 async def _seed(plan: Plan, name: str) -> None:
     """Namespace of a seed: it reaches central services, the cloud's API server, other seeds' gateways, its own pods."""
     seed, cloud = plan.cluster(name), plan.cloud
     namespace = seed.netns
-    assert seed.pods is not None
     routes = [
         f"route replace {plan.central_address}/32 via {plan.garden_link(name).left_address}",
         f"route replace {cloud.address}/32 via {plan.cloud_link(name).left_address} src {seed.address}",
@@ -186,7 +187,20 @@ async def _seed(plan: Plan, name: str) -> None:
         # Pods on one bridge may connect through a ClusterIP: the answers must pass iptables, too.
         {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"},
     )
-    await _rules(namespace, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT", seed.pods)
+    own = [seed.pods]
+    if seed.is_zonal:
+        own.append(seed.node_network)
+        links = ((node, plan.node_link(name, node.zone)) for node in seed.nodes)
+        await _batch(namespace, [f"route replace {node.pods} via {link.right_address}" for node, link in links])
+    await _rules(namespace, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT", own)
+
+
+async def _node(seed: ClusterPlan, node: NodePlan) -> None:
+    """Namespace of a node of a zonal seed. All its routes lead through the namespace of the seed."""
+    router = str(IPv4Address(node.address) - 1)
+    await _batch(node.netns, ["link set lo up", f"route replace default via {router}"])
+    await _batch(node.netns, _service_routes(seed.services, node.address))
+    await _sysctl(node.netns, {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"})
 
 
 def _common() -> list[str]:
@@ -205,17 +219,21 @@ def _service_routes(services: str, source: str) -> list[str]:
     ]
 
 
-async def _rules(namespace: str, filters: str, pods: str) -> None:
+async def _rules(namespace: str, filters: str, own: Sequence[str]) -> None:
     """Load the iptables rules of a namespace, once; kube-proxy has its own chains.
 
-    One rule masquerades all pods. CNI's ``ipMasq`` would add several rules for each pod, and delay its start.
+    ``own``: networks that others do not know. One chain masquerades all packets from there to others. CNI's ``ipMasq``
+    would add several rules for each pod, and delay its start.
     """
     if "GARDENER-MASQUERADE" in await run("iptables-save", "-t", "nat", netns=namespace):
         return
-    nat = (
-        "*nat\n:GARDENER-MASQUERADE - [0:0]\n"
-        f"-A GARDENER-MASQUERADE -s {pods} ! -d {pods} -j MASQUERADE\n"
-        "-A POSTROUTING -j GARDENER-MASQUERADE\nCOMMIT"
+    nat = "\n".join(
+        [
+            "*nat\n:GARDENER-MASQUERADE - [0:0]",
+            *(f"-A GARDENER-MASQUERADE -d {each} -j RETURN" for each in own),
+            *(f"-A GARDENER-MASQUERADE -s {each} -j MASQUERADE" for each in own),
+            "-A POSTROUTING -j GARDENER-MASQUERADE\nCOMMIT",
+        ]
     )
     await run("iptables-restore", "--noflush", stdin=f"{filters}\n{nat}\n", netns=namespace)
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from landscape.files import write_if_changed
 
 MAX_LANDSCAPES = 16
 SEEDS = ("seed-1", "seed-2")
+ZONES = ("0", "1", "2")
+"""Zones of the landscape's only region. A cluster with one node is in the first one."""
 DEFAULT_NAME = "default"
 
 STATE_HOME = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gardener/landscapes"
@@ -40,22 +42,43 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
+class NodePlan:
+    """A node of a cluster: containerd, kubelet and kube-proxy in one network namespace."""
+
+    name: str
+    address: str
+    netns: str
+    pods: str
+    """Network of its pods."""
+    zone: str
+    directory: Path
+    run_directory: Path
+    cgroup: str
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.run_directory / "containerd.sock"
+
+
+@dataclass(frozen=True)
 class ClusterPlan:
     """One Kubernetes cluster of the landscape."""
 
     name: str
     address: str
-    """Address of its API, port 6443; also of its node, if it has one."""
+    """Address of its API, port 6443; also of the gateway, if it is a seed."""
     api_server_address: str
     """Address of kube-apiserver, port 6443. The garden's kube-apiserver is behind the front door."""
     netns: str
-    """Network namespace of its processes."""
+    """Network namespace of its control plane, and of its node if it has one node only."""
     services: str
-    pods: str | None
-    """Pod network; ``None``: a cluster without node."""
     directory: Path
     run_directory: Path
-    cgroup: str
+    nodes: tuple[NodePlan, ...]
+    node_network: str
+    """Network of all addresses of nodes; empty without nodes, as is the next one."""
+    pods: str
+    """Network of the pods of all nodes."""
 
     @property
     def server(self) -> str:
@@ -69,7 +92,16 @@ class ClusterPlan:
 
     @property
     def has_node(self) -> bool:
-        return self.pods is not None
+        return bool(self.nodes)
+
+    def has_process(self, name: str) -> bool:
+        """Whether a process of this name is of this cluster or of one of its nodes."""
+        return name.partition("/")[0] in {self.name, *(node.name for node in self.nodes)}
+
+    @property
+    def is_zonal(self) -> bool:
+        """Whether it has a node in each zone, each with a network namespace of its own."""
+        return len(self.nodes) > 1
 
     @property
     def is_seed(self) -> bool:
@@ -79,10 +111,6 @@ class ClusterPlan:
     def dns_address(self) -> str:
         """ClusterIP of the cluster's DNS Service."""
         return str(IPv4Network(self.services)[10])
-
-    @property
-    def containerd_socket(self) -> Path:
-        return self.run_directory / "containerd.sock"
 
 
 @dataclass(frozen=True)
@@ -107,6 +135,8 @@ class Plan:
     """Version of Kubernetes of the landscape's own clusters, and the newest one for shoots."""
     older_versions: tuple[str, ...] = ()
     """Further versions of Kubernetes for shoots."""
+    zonal: tuple[str, ...] = ()
+    """Seeds with a node in each of ``ZONES``; others have one node."""
     external_temporal: str = ""
     """Address of an external Temporal, ``host:port``, as the host reaches it; the landscape then runs a relay to it."""
     state_home: Path = field(default=STATE_HOME)
@@ -269,9 +299,21 @@ class Plan:
         raise LandscapeError(f"no cluster {name!r} in landscape {self.name}: there are {known}")
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """Names of what may lose its power: the seeds, and the nodes of zonal ones."""
+        nodes = (node.name for seed in self.seeds if seed.is_zonal for node in seed.nodes)
+        return (*SEEDS, *nodes)
+
+    def nodes_of(self, place: str) -> tuple[NodePlan, ...]:
+        """Nodes that lose their power with a place."""
+        if place in SEEDS:
+            return self.cluster(place).nodes
+        return tuple(node for seed in self.seeds for node in seed.nodes if node.name == place)
+
+    @property
     def garden(self) -> ClusterPlan:
         return self._cluster(
-            "garden", self.central_address, self.netns("garden"), f"100.64.{16 * self.index + 8}.0/24", None
+            "garden", self.central_address, self.netns("garden"), f"100.64.{16 * self.index + 8}.0/24", ""
         )
 
     @property
@@ -281,7 +323,7 @@ class Plan:
 
     @property
     def seeds(self) -> tuple[ClusterPlan, ...]:
-        return tuple(
+        seeds = (
             self._cluster(
                 name,
                 self._address(1 + number, 2),
@@ -291,30 +333,64 @@ class Plan:
             )
             for number, name in enumerate(SEEDS, start=1)
         )
+        return tuple(self._with_zones(seed) if seed.name in self.zonal else seed for seed in seeds)
 
     def further_address(self, seed: str) -> str:
         """Second address of a seed's node: for the gateway of a handler of ExposureClasses."""
         return self._address(2 + SEEDS.index(seed), 5)
 
-    def _cluster(self, name: str, address: str, netns: str, services: str, pods: str | None) -> ClusterPlan:
+    def _cluster(self, name: str, address: str, netns: str, services: str, pods: str) -> ClusterPlan:
+        """A cluster whose only node, if ``pods`` is not empty, is in the network namespace of its control plane."""
+        nodes = () if not pods else (self._node(name, address, netns, pods, ZONES[0]),)
         return ClusterPlan(
             name=name,
             address=address,
             api_server_address=LOOPBACK if name == "garden" else address,
             netns=netns,
             services=services,
+            directory=self.directory / name,
+            run_directory=self.run_directory / name,
+            nodes=nodes,
+            node_network=f"{address}/32" if nodes else "",
             pods=pods,
+        )
+
+    def _node(self, name: str, address: str, netns: str, pods: str, zone: str) -> NodePlan:
+        return NodePlan(
+            name=name,
+            address=address,
+            netns=netns,
+            pods=pods,
+            zone=zone,
             directory=self.directory / name,
             run_directory=self.run_directory / name,
             cgroup=f"/gardener-{self.name}-{name}",
         )
+
+    def _with_zones(self, seed: ClusterPlan) -> ClusterPlan:
+        """The seed with a node in each zone in place of its only one."""
+        number = 1 + SEEDS.index(seed.name)
+        pods = 16 * self.index + 4 * number
+        nodes = tuple(
+            self._node(
+                f"{seed.name}-{zone}",
+                self.node_link(seed.name, zone).right_address,
+                self.netns(f"{seed.name}-{zone}"),
+                f"100.96.{pods + place}.0/24",
+                zone,
+            )
+            for place, zone in enumerate(ZONES)
+        )
+        network = f"{self._address(15, 16 * (number - 1))}/28"
+        return replace(seed, nodes=nodes, node_network=network, pods=f"100.96.{pods}.0/22")
 
     def netns(self, cluster: str) -> str:
         return f"gardener-{self.name}-{cluster}"
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        return tuple(self.netns(name) for name in ("garden", "cloud", *SEEDS))
+        nodes = (node.netns for seed in self.seeds if seed.is_zonal for node in seed.nodes)
+        return (*(self.netns(name) for name in ("garden", "cloud", *SEEDS)), *nodes)
 
     def host_link(self, cluster: str) -> Link:
         """Link to the host, through which commands of the user reach the landscape."""
@@ -350,12 +426,25 @@ class Plan:
             right_address=self._address(third, 2),
         )
 
+    def node_link(self, seed: str, zone: str) -> Link:
+        """Link of a zonal seed to one of its nodes."""
+        last = 16 * SEEDS.index(seed) + 4 * ZONES.index(zone)
+        return Link(
+            left_netns=self.netns(seed),
+            left_interface=f"node-{zone}",
+            left_address=self._address(15, last + 1),
+            right_netns=self.netns(f"{seed}-{zone}"),
+            right_interface="seed",
+            right_address=self._address(15, last + 2),
+        )
+
     @property
     def links(self) -> tuple[Link, ...]:
         return (
             *(self.host_link(cluster) for cluster in ("garden", "cloud", *SEEDS)),
             *(self.garden_link(cluster) for cluster in ("cloud", *SEEDS)),
             *(self.cloud_link(seed) for seed in SEEDS),
+            *(self.node_link(seed.name, node.zone) for seed in self.seeds if seed.is_zonal for node in seed.nodes),
         )
 
     # -- what is kept on disk
@@ -368,6 +457,7 @@ class Plan:
             "index": self.index,
             "kubernetesVersion": self.kubernetes_version,
             "olderVersions": list(self.older_versions),
+            "zonalSeeds": list(self.zonal),
             "temporal": {
                 "address": self.temporal_address,
                 "ui": self.temporal_ui,
@@ -404,7 +494,8 @@ def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
         return None
     older = tuple(content.get("olderVersions", ()))
     external = content["temporal"].get("external", "")
-    return Plan(content["name"], content["index"], content["kubernetesVersion"], older, external, state_home)
+    zonal = tuple(content.get("zonalSeeds", ()))
+    return Plan(content["name"], content["index"], content["kubernetesVersion"], older, zonal, external, state_home)
 
 
 def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:

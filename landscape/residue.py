@@ -5,11 +5,11 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from landscape import cgroups
-from landscape.plan import ClusterPlan, Plan
+from landscape.plan import NodePlan, Plan
 from landscape.processes import start_time, stop
 
 _MNT_DETACH = 2
@@ -24,27 +24,27 @@ _FIXED = (
 
 def remove_pods(plan: Plan) -> None:
     """Kill all containers of the landscape, and remove their mounts, cgroups and files."""
-    clusters = [cluster for cluster in plan.clusters if cluster.has_node]
-    kill_pods(clusters)
-    sockets = [socket for cluster in clusters for socket in _shim_sockets(cluster)]
+    nodes = [node for cluster in plan.clusters for node in cluster.nodes]
+    kill_pods(nodes)
+    sockets = [socket for node in nodes for socket in _shim_sockets(node)]
     unmount_below(plan.directory, plan.run_directory)
     for socket in sockets:
         socket.unlink(missing_ok=True)
-    for cluster in clusters:
-        cgroups.remove(cluster.cgroup)
-        _remove_cni_results(cluster)
+    for node in nodes:
+        cgroups.remove(node.cgroup)
+        _remove_cni_results(node)
     _remove_log_links(plan)
     for directory in _FIXED:
         with contextlib.suppress(OSError):
             directory.rmdir()  # only if it is empty
 
 
-def kill_pods(clusters: list[ClusterPlan]) -> None:
-    """Kill all containers of the clusters, without further cleanup."""
+def kill_pods(nodes: Sequence[NodePlan]) -> None:
+    """Kill all containers of the nodes, without further cleanup."""
     # Shims before containers: a shim that sees its container end would write to its containerd.
-    stop(shims(clusters), grace=3.0, signals=(signal.SIGKILL,))
-    for cluster in clusters:
-        cgroups.kill(cluster.cgroup)
+    stop(shims(nodes), grace=3.0, signals=(signal.SIGKILL,))
+    for node in nodes:
+        cgroups.kill(node.cgroup)
 
 
 def unmount_below(*directories: Path) -> None:
@@ -64,9 +64,9 @@ def _mount_points(*directories: Path) -> Iterator[str]:
             yield point
 
 
-def shims(clusters: list[ClusterPlan]) -> list[tuple[int, int]]:
+def shims(nodes: Sequence[NodePlan]) -> list[tuple[int, int]]:
     """Pids and start times of our shims. The command line of a shim contains the socket of its containerd."""
-    sockets = {os.fsencode(cluster.containerd_socket) for cluster in clusters}
+    sockets = {os.fsencode(node.containerd_socket) for node in nodes}
     ours = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -77,16 +77,16 @@ def shims(clusters: list[ClusterPlan]) -> list[tuple[int, int]]:
     return ours
 
 
-def _shim_sockets(cluster: ClusterPlan) -> Iterator[Path]:
+def _shim_sockets(node: NodePlan) -> Iterator[Path]:
     """Sockets of the shims, which are outside of our directories; the bundle of each task names its socket."""
-    tasks = cluster.run_directory / "containerd" / "io.containerd.runtime.v2.task"
+    tasks = node.run_directory / "containerd" / "io.containerd.runtime.v2.task"
     for file in tasks.glob("*/*/address"):
         yield Path(file.read_text().removeprefix("unix://"))
 
 
-def _remove_cni_results(cluster: ClusterPlan) -> None:
+def _remove_cni_results(node: NodePlan) -> None:
     """Remove results of CNI: one directory has them all, named by network and sandbox, including loopback networks."""
-    prefix, suffix = f"{cluster.netns}-", "-eth0"
+    prefix, suffix = f"{node.netns}-", "-eth0"
     for file in _CNI_RESULTS.glob(f"{prefix}*{suffix}"):
         sandbox = file.name.removeprefix(prefix).removesuffix(suffix)
         file.unlink(missing_ok=True)

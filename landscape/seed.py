@@ -28,11 +28,12 @@ async def deploy(plan: Plan, cluster: ClusterPlan, processes: Processes) -> None
     """Apply DNS and the storage class, start the provisioner."""
     processes.start(storage.process(plan, cluster))
     async with connected(plan.kubeconfig(cluster.name)) as client:
-        await apply(client, *coredns(cluster.dns_address, plan.central_address), storage.storage_class())
+        objects = coredns(cluster.dns_address, plan.central_address, replicas=2 if cluster.is_zonal else 1)
+        await apply(client, *objects, storage.storage_class(zonal=cluster.is_zonal))
 
 
-def coredns(address: str, upstream: str) -> list[dict[str, Any]]:
-    """CoreDNS for the cluster's domain; it forwards all other queries to ``upstream``."""
+def coredns(address: str, upstream: str, replicas: int = 1) -> list[dict[str, Any]]:
+    """CoreDNS for the cluster's domain; it forwards all other queries to ``upstream``. Its pods share no node."""
     labels = {"k8s-app": "kube-dns"}
     name, namespace = "coredns", "kube-system"
     metadata = {"name": name, "namespace": namespace, "labels": labels}
@@ -59,6 +60,14 @@ def coredns(address: str, upstream: str) -> list[dict[str, Any]]:
         "serviceAccountName": name,
         "priorityClassName": "system-cluster-critical",
         "dnsPolicy": "Default",
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": labels},
+            }
+        ],
         "containers": [container],
         "volumes": [{"name": "config", "configMap": {"name": name}}],
     }
@@ -96,7 +105,7 @@ def coredns(address: str, upstream: str) -> list[dict[str, Any]]:
             "kind": "Deployment",
             "metadata": metadata,
             "spec": {
-                "replicas": 1,
+                "replicas": replicas,
                 "selector": {"matchLabels": labels},
                 "template": {"metadata": {"labels": labels}, "spec": pod},
             },

@@ -1,6 +1,7 @@
 """Storage of a seed: a provisioner of local volumes for the storage class ``default``.
 
 It creates a directory and a PersistentVolume, bound in advance, for each claim, and removes both after the claim.
+In a zonal seed, a volume is in the zone of the first pod that uses it, and only nodes of that zone have it.
 A process of its own in the seed's network namespace, so it works on while the seed is cut off.
 """
 
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import click
 
-from api.resources import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from api.labels import ZONE
+from api.resources import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller
@@ -28,20 +30,20 @@ _CLASS = "default"
 log = logging.getLogger("landscape.storage")
 
 
-def storage_class() -> Object:
+def storage_class(*, zonal: bool) -> Object:
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
         "metadata": {"name": _CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
         "provisioner": PROVISIONER,
         "reclaimPolicy": "Delete",
-        "volumeBindingMode": "Immediate",
+        "volumeBindingMode": "WaitForFirstConsumer" if zonal else "Immediate",
     }
 
 
 def process(plan: Plan, cluster: ClusterPlan) -> ProcessSpec:
     arguments = ["--kubeconfig", str(plan.kubeconfig(cluster.name)), "--root", str(cluster.directory / "volumes")]
-    argv = (sys.executable, "-m", "landscape.storage", *arguments)
+    argv = (sys.executable, "-m", "landscape.storage", *arguments, *(["--zonal"] if cluster.is_zonal else []))
     return ProcessSpec(
         f"{cluster.name}/storage", argv, cluster.netns, {"GARDENER_VERSION": code_digest("landscape", "kube", "api")}
     )
@@ -50,9 +52,10 @@ def process(plan: Plan, cluster: ClusterPlan) -> ProcessSpec:
 class Provisioner:
     """Watches claims and volumes of one cluster."""
 
-    def __init__(self, client: KubeClient, root: Path) -> None:
+    def __init__(self, client: KubeClient, root: Path, *, zonal: bool = False) -> None:
         self._client = client
         self._root = root
+        self._zonal = zonal
         self._claims = Cache(client, PERSISTENT_VOLUME_CLAIM)
         self._volumes = Cache(client, PERSISTENT_VOLUME)
 
@@ -66,7 +69,11 @@ class Provisioner:
 
     async def _claim(self, key: Key) -> None:
         claim = self._claims.get(key.name, key.namespace)
-        volume = volume_for(claim, self._root) if claim else None
+        node = _selected_node(claim) if claim else None
+        if claim is None or (self._zonal and node is None):
+            return
+        zone = (await self._client.get(NODE, node))["metadata"]["labels"][ZONE] if self._zonal and node else None
+        volume = volume_for(claim, self._root, zone)
         if volume is None:
             return
         _make_directory(Path(volume["spec"]["hostPath"]["path"]))
@@ -89,13 +96,20 @@ def _make_directory(directory: Path) -> None:
     directory.chmod(0o777)
 
 
-def volume_for(claim: Object, root: Path) -> Object | None:
-    """Volume for a claim of our class that waits for one, or ``None``."""
+def _selected_node(claim: Object) -> str | None:
+    """Node on which the scheduler wants the first pod of a claim."""
+    node: str | None = claim["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
+    return node
+
+
+def volume_for(claim: Object, root: Path, zone: str | None = None) -> Object | None:
+    """Volume for a claim of our class that waits for one, or ``None``. ``zone``: only its nodes have the volume."""
     metadata, spec = claim["metadata"], claim["spec"]
     if spec.get("storageClassName") != _CLASS or spec.get("volumeName") or "deletionTimestamp" in metadata:
         return None
     name = f"pvc-{metadata['uid']}"
     reference = {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion")}
+    in_zone = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -107,6 +121,7 @@ def volume_for(claim: Object, root: Path) -> Object | None:
             "persistentVolumeReclaimPolicy": "Delete",
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **reference},
             "hostPath": {"path": str(root / name), "type": "DirectoryOrCreate"},
+            **({"nodeAffinity": {"required": {"nodeSelectorTerms": [in_zone]}}} if zone else {}),
         },
     }
 
@@ -125,13 +140,14 @@ def is_released(volume: Object) -> bool:
 @click.command()
 @click.option("--kubeconfig", type=click.Path(path_type=Path), required=True)
 @click.option("--root", type=click.Path(path_type=Path), required=True)
-def main(kubeconfig: Path, root: Path) -> None:
+@click.option("--zonal", is_flag=True, help="The cluster has nodes in several zones.")
+def main(kubeconfig: Path, root: Path, zonal: bool) -> None:
     """Provision local volumes until stopped."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     async def provision() -> None:
         async with KubeClient.from_kubeconfig(kubeconfig) as client:
-            await Provisioner(client, root).run()
+            await Provisioner(client, root, zonal=zonal).run()
 
     asyncio.run(provision())
 

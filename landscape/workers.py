@@ -312,9 +312,13 @@ def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
     return {
         "metadata": {"name": seed.name},
         "spec": {
-            "provider": {"type": garden.PROVIDER, "region": garden.PROVIDER, "zones": ["0"]},
+            "provider": {
+                "type": garden.PROVIDER,
+                "region": garden.PROVIDER,
+                "zones": [node.zone for node in seed.nodes],
+            },
             "networks": {
-                "nodes": f"{seed.address}/32",
+                "nodes": seed.node_network,
                 "pods": seed.pods,
                 "services": seed.services,
                 "shootDefaults": {"pods": SHOOT_PODS, "services": SHOOT_SERVICES},

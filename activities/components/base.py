@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from activities.components import priority
+from api.labels import ZONE
 from api.quantities import is_less
 
 Manifest = dict[str, Any]
@@ -360,7 +361,7 @@ def spread(select: Labels, failure_tolerance: str | None) -> list[Manifest]:
     """
     constraints = spread_over_hosts(select)
     if failure_tolerance is not None:
-        keys = ["kubernetes.io/hostname", *(["topology.kubernetes.io/zone"] if failure_tolerance == "zone" else [])]
+        keys = ["kubernetes.io/hostname", *([ZONE] if failure_tolerance == "zone" else [])]
         constraints = [{**constraints[0], "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"} for key in keys]
     return constraints
 

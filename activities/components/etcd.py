@@ -63,6 +63,8 @@ class EtcdValues:
     """Names of Secrets; empty if there is only one member."""
     failure_tolerance: str | None = None
     """``node`` or ``zone``: several members are spread over nodes, or over nodes and zones."""
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+    """Affinity of the pods."""
     autoscaling: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.etcd.<role>.autoscaling``: its ``minAllowed`` raises the requests."""
     image_digest: str = ""
@@ -111,10 +113,11 @@ def etcd(values: EtcdValues) -> Manifest:
 
 
 def _scheduling(values: EtcdValues, labels: dict[str, str]) -> dict[str, Any]:
-    if values.replicas < 2 or values.failure_tolerance is None:
-        return {}
-    selected = {name: labels[name] for name in ("role", "app")}
-    return {"schedulingConstraints": {"topologySpreadConstraints": base.spread(selected, values.failure_tolerance)}}
+    constraints: dict[str, Any] = {"affinity": dict(values.affinity)} if values.affinity else {}
+    if values.replicas > 1 and values.failure_tolerance is not None:
+        selected = {name: labels[name] for name in ("role", "app")}
+        constraints |= {"topologySpreadConstraints": base.spread(selected, values.failure_tolerance)}
+    return {"schedulingConstraints": constraints} if constraints else {}
 
 
 def _etcd_section(values: EtcdValues) -> dict[str, Any]:

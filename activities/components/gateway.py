@@ -50,6 +50,7 @@ PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
 
 _BLACKHOLE = "blackhole"
 
+_CONNECT_ATTEMPTS = 3
 _CONNECT_TIMEOUT = "1s"
 """Timeout of a connection to an API server.
 
@@ -256,7 +257,8 @@ def _chain(name: str, hosts: Sequence[str], cluster: str) -> Manifest:
     return {
         "name": name,
         "filter_chain_match": {"server_names": list(hosts)},
-        "filters": [envoy.tcp_proxy(cluster)],
+        # An attempt may meet a pod whose node was just lost; the next one may meet another pod.
+        "filters": [envoy.tcp_proxy(cluster, max_connect_attempts=_CONNECT_ATTEMPTS)],
     }
 
 

@@ -152,7 +152,8 @@ class SeedActivities:
         seed = await self._clusters.garden.get(resources.SEED, task.name)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
-        for item in gateway.objects(internal_domain=domain, load_balancer=balancer):
+        replicas = 2 if len((seed["spec"].get("provider") or {}).get("zones") or ()) > 1 else 1
+        for item in gateway.objects(internal_domain=domain, load_balancer=balancer, replicas=replicas):
             await self._clusters.seed.apply(item, manager=MANAGER)
         handlers = await self._handlers.deploy(seed)
         address = await gateway_address(self._clusters.seed_caches)

@@ -17,6 +17,7 @@ from activities.components.etcd import ROLES, Backup, EtcdValues
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.secrets.manager import SecretsManager, Which
+from activities.seed import zones
 from activities.seed.extension_objects import asked_at
 from activities.seed.facts import failure_tolerance
 from activities.seed.hibernation import wanted_asleep
@@ -26,7 +27,7 @@ from api.constants import ETCD_SNAPSHOTTED
 from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
-from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD
+from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD, NAMESPACE
 from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
@@ -166,6 +167,7 @@ class EtcdActivities:
         first: int | None,
     ) -> dict[str, Any]:
         tolerance = failure_tolerance(view)
+        place = await self._clusters.seed.find(NAMESPACE, task.technical_id)
         replicas = await self._replicas(task, view, role, _MEMBERS if tolerance else 1, first)
         certificates = [component.server_certificate(role, task.technical_id), component.client_certificate()]
         if replicas > 1:
@@ -185,6 +187,7 @@ class EtcdActivities:
             peer_ca_bundle=secrets.get(component.PEER_CA, Which.BUNDLE).name if peer else "",
             peer_certificate=peer[0].name if peer else "",
             failure_tolerance=tolerance,
+            affinity=zones.affinity(zones.pinned_zones(place)),
             autoscaling=((view.shoot["spec"]["kubernetes"].get("etcd") or {}).get(role) or {}).get("autoscaling") or {},
             image_digest=self._image_digest,
             **({"window_begin": window["begin"]} if window.get("begin") else {}),

@@ -10,7 +10,7 @@ from activities.clusters import Clusters, patch_cluster
 from activities.errors import permanent
 from activities.garden.credentials import cloud_credentials, is_workload_identity
 from activities.heartbeat import heartbeating
-from activities.seed import workload_identity
+from activities.seed import workload_identity, zones
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
@@ -69,7 +69,7 @@ class NamespaceActivities:
                         # ``control-plane-pods.gardener.cloud`` allows this device, and no other such access.
                         **pod_security("privileged" if shoot["spec"]["provider"].get("workers") else "restricted"),
                     },
-                    "annotations": {constants.SHOOT_UID: task.shoot.uid},
+                    "annotations": {constants.SHOOT_UID: task.shoot.uid, **zones.annotations(shoot)},
                 },
             },
             manager=MANAGER,

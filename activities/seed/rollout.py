@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from activities.components import base
 from activities.heartbeat import heartbeating
 from activities.managed_resources import secrets_checksum, unfinished
+from activities.seed.zones import pinned, pinned_zones
 from api import constants, resources
 from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
@@ -65,10 +66,16 @@ async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> Non
 
 
 async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Apply a component, the Deployment last, and delete the files that only its older revisions used."""
+    """Apply a component, the Deployment last, and delete the files that only its older revisions used.
+
+    Its pods run in the zones of their namespace.
+    """
     deployment = next(item for item in objects if item["kind"] == "Deployment")
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
-    before = await client.find(resources.DEPLOYMENT, name, namespace)
+    before, place = await asyncio.gather(
+        client.find(resources.DEPLOYMENT, name, namespace), client.find(resources.NAMESPACE, namespace)
+    )
+    deployment = pinned(deployment, pinned_zones(place))
     if before is not None and (before["metadata"].get("annotations") or {}).get(constants.SCALED_DOWN):
         # The watchdog has scaled the Deployment down and will scale it up again: keep its number of replicas.
         deployment = {**deployment, "spec": {**deployment["spec"], "replicas": before["spec"].get("replicas", 0)}}

@@ -45,7 +45,7 @@ _MAX_PROJECT_NAME = 10
 # CloudProfile
 
 
-def check_cloud_profile(profile: CloudProfile, now: datetime, old: CloudProfile | None = None) -> Faults:
+def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
     faults = Faults()
     spec = profile.spec
     offers = {
@@ -79,7 +79,6 @@ def check_cloud_profile(profile: CloudProfile, now: datetime, old: CloudProfile 
     if capabilities and "architecture" not in capabilities:
         faults.required(SPEC / "machineCapabilities", "must define architecture")
     faults.duplicates(SPEC / "machineCapabilities", capabilities, "name")
-    check_offered(profile, old, faults)
     check_parts(spec, faults)
     return faults
 

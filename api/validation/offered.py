@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.meta import KubeObject
@@ -35,9 +34,6 @@ _NO_WATCHDOG = "this version has no dependency watchdog: set enabled to false"
 _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
-    "spec.controlPlane.zones": NotOffered(
-        "this version does not pin control planes to zones; highAvailability.failureTolerance spreads them"
-    ),
     "spec.addons": NotOffered(_NO_ADDONS),
     "spec.dns.providers[].domains": NotOffered(_NO_DNS_EXTENSION),
     "spec.dns.providers[].zones": NotOffered(_NO_DNS_EXTENSION),
@@ -90,10 +86,7 @@ SEED = {
         "Services of control planes do not prefer endpoints of their own zone"
     ),
 }
-CLOUD_PROFILE = {
-    "spec.controlPlane.allowZonePinning": NotOffered("this version does not pin control planes to zones"),
-}
-TABLES: dict[type[KubeObject], Mapping[str, NotOffered]] = {Shoot: SHOOT, Seed: SEED, CloudProfile: CLOUD_PROFILE}
+TABLES: dict[type[KubeObject], Mapping[str, NotOffered]] = {Shoot: SHOOT, Seed: SEED}
 
 
 def check_offered(new: KubeObject, old: KubeObject | None, faults: Faults) -> None:

@@ -145,12 +145,22 @@ def check_references(shoot: Shoot, old: Shoot | None, world: World) -> Faults:
             )
         _check_profile_change(shoot, world.profile, world.left, faults)
         _check_profile(shoot, old, world.profile, world.now, faults)
+        _check_pinning(shoot, old, world.profile, faults)
     _check_binding(shoot, old, world.binding_provider, faults)
     _check_seed(shoot, old, world, faults)
     _check_tolerations(shoot, old, world.project, faults)
     _check_extensions(shoot, old, world.registrations, faults)
     _check_domain(shoot, old, world, faults)
     return faults
+
+
+def _check_pinning(shoot: Shoot, old: Shoot | None, profile: CloudProfile, faults: Faults) -> None:
+    """Faults of zones of the control plane that the cloud profile does not let its users choose."""
+    before, zones = ((each and each.spec.control_plane and each.spec.control_plane.zones) for each in (old, shoot))
+    allowed = profile.spec.control_plane and profile.spec.control_plane.allow_zone_pinning
+    if zones and zones != before and not allowed:
+        detail = f"cloud profile {profile.metadata.name} does not allow it (spec.controlPlane.allowZonePinning)"
+        faults.forbidden(SPEC / "controlPlane" / "zones", f"{detail}: leave it out")
 
 
 def _check_tolerations(shoot: Shoot, old: Shoot | None, project: Project | None, faults: Faults) -> None:
@@ -424,7 +434,10 @@ def _check_seed(shoot: Shoot, old: Shoot | None, world: World, faults: Faults) -
 
 
 def _check_zones_of_seed(shoot: Shoot, old: Shoot, seed: Seed, faults: Faults) -> None:
-    """Faults of a failure tolerance that the Shoot's present seed cannot provide."""
+    """Faults of a failure tolerance, or of zones, that the Shoot's present seed cannot provide."""
+    offered, zones = seed.spec.provider.zones or [], shoot.spec.control_plane and shoot.spec.control_plane.zones
+    if missing := [zone for zone in zones or [] if zone not in offered]:
+        faults.unsupported(SPEC / "controlPlane" / "zones", missing[0], offered)
     if has_zones(old, seed) and not has_zones(shoot, seed):
         path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
         detail = f"zone needs a seed of {ZONES_FOR_ZONE_FAILURES} zones, {seed.metadata.name} has fewer: choose node"

@@ -22,6 +22,7 @@ from api.cron import Cron, InvalidSchedule, zone_of
 from api.decisions.encryption import GCM, Encryption, changes
 from api.decisions.maintenance_window import LONGEST, SHORTEST, MaintenanceWindow
 from api.decisions.rotation import phase_of, status_of
+from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES
 from api.decisions.versions import Version, is_version
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
@@ -104,6 +105,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
     else:
         _check_changes(spec, old.spec, faults)
         _check_failure_tolerance(spec, old, faults)
+        _check_zones_kept(spec, old, faults)
         _check_may_hibernate(spec, old, faults)
     if spec.cloud_profile is None:
         faults.required(SPEC / "cloudProfile", "must name the cloud profile that offers versions and machines")
@@ -119,6 +121,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
                 faults.forbidden(_wire(spec, dotted), "a Shoot without workers cannot have this")
     else:
         check_pools(shoot, old, faults)
+    _check_zones(spec, faults)
     _check_networking(spec.networking, not workerless(shoot), faults)
     _check_dns(spec.dns, faults)
     _check_hibernation(spec.hibernation, faults)
@@ -199,6 +202,26 @@ def _check_failure_tolerance(spec: ShootSpec, old: Shoot, faults: Faults) -> Non
         faults.fixed(path, before, wanted)
     elif wanted and not before and (_value(old.spec, "hibernation.enabled") or _value(old.status, "hibernated")):
         faults.forbidden(path, "cannot be added while the Shoot is hibernated: wake it up first")
+
+
+def _check_zones(spec: ShootSpec, faults: Faults) -> None:
+    """Faults of the zones to which the control plane is pinned. Source: spec/api-core.md 1.1."""
+    zones, path = _value(spec, "control_plane.zones") or [], SPEC / "controlPlane" / "zones"
+    wanted = ZONES_FOR_ZONE_FAILURES if _value(spec, _FAILURE_TOLERANCE) == "zone" else 1
+    if zones and len(zones) != wanted:
+        faults.invalid(path, zones, f"must name {wanted} zone{'s' if wanted > 1 else ''}")
+    if len(set(zones)) < len(zones):
+        faults.invalid(path, zones, "names a zone twice")
+
+
+def _check_zones_kept(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
+    """Faults of other zones for a control plane with a seed: the volumes of its etcds are in the zones of before."""
+    before, zones = (_value(each, "control_plane.zones") or [] for each in (old.spec, spec))
+    if not old.spec.seed_name or set(zones) == set(before) or not zones:
+        return
+    if not before or not set(before) < set(zones):
+        detail = "can only be removed, or get more zones for failure tolerance zone: volumes stay in their zones"
+        faults.forbidden(SPEC / "controlPlane" / "zones", detail)
 
 
 def _check_may_hibernate(spec: ShootSpec, old: Shoot, faults: Faults) -> None:

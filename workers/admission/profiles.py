@@ -38,7 +38,7 @@ async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
     profile, old = review.models(CloudProfile)
     if not review.spec_changed or review.deleting:
         return []
-    refuse_invalid(review, check_cloud_profile(profile, now, old))
+    refuse_invalid(review, check_cloud_profile(profile, now))
     if old is not None:
         shoots = await _shoots_with(resources.CLOUD_PROFILE, None, review.name, garden)
         refuse_forbidden(review, check_cloud_profile_change(profile, old, shoots, now))

@@ -35,10 +35,10 @@ from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.meta import KubeObject
 from api.validation import offered
-from api.validation.garden import check_cloud_profile, check_seed
+from api.validation.garden import check_seed
 from api.validation.shoot import check_shoot
 from tests.pages import check_table
-from tests.unit.api.shoots import NOW, PROFILE, SEED, complete
+from tests.unit.api.shoots import PROFILE, SEED, complete
 
 ROOT = Path(__file__).parents[3]
 KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile)
@@ -210,10 +210,8 @@ def with_value(kind: type[KubeObject], field: str, row: dict[str, Any]) -> KubeO
 def refusal(obj: KubeObject, old: KubeObject | None) -> str:
     if isinstance(obj, Shoot):
         return str(check_shoot(obj, old if isinstance(old, Shoot) else None, "local"))
-    if isinstance(obj, Seed):
-        return str(check_seed(obj, old if isinstance(old, Seed) else None))
-    assert isinstance(obj, CloudProfile)
-    return str(check_cloud_profile(obj, NOW, old if isinstance(old, CloudProfile) else None))
+    assert isinstance(obj, Seed)
+    return str(check_seed(obj, old if isinstance(old, Seed) else None))
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,59 @@ def test_the_failure_tolerance_of_a_control_plane_cannot_change(before, after):
     assert complaint in str(check_shoot(tolerating(old, after), old, "local"))
 
 
+def pinned(old: Shoot, zones: list[str], tolerance: str | None = None) -> Shoot:
+    tolerant = {"highAvailability": {"failureTolerance": {"type": tolerance}}} if tolerance else {}
+    return Shoot.of(changed(old.to_wire(), "spec.controlPlane", {"zones": zones, **tolerant}))
+
+
+@pytest.mark.parametrize(
+    ("zones", "tolerance", "complaint"),
+    [
+        (["a"], None, ""),
+        (["a"], "node", ""),
+        (["a", "b", "c"], "zone", ""),
+        (["a", "b"], None, "spec.controlPlane.zones: Invalid value"),
+        (["a"], "zone", "must name 3 zones"),
+        (["a", "b", "b"], "zone", "names a zone twice"),
+    ],
+)
+def test_a_control_plane_is_pinned_to_one_zone_or_to_three(zones, tolerance, complaint):
+    faults = check_shoot(pinned(complete(), zones, tolerance), None, "local")
+    assert complaint in str(faults)
+    assert bool(faults) is bool(complaint)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        (["a"], ["a"], False),
+        (["a"], [], False),
+        (["a"], ["b"], True),
+        ([], ["a"], True),
+    ],
+)
+def test_the_zones_of_a_placed_control_plane_can_only_be_removed(before, after, refused):
+    """Its volumes cannot follow it into another zone."""
+    old = pinned(complete("spec.seedName", "seed-1", bound=True), before)
+    faults = str(check_shoot(pinned(old, after), old, "local"))
+    assert ("volumes stay in their zones" in faults) is refused
+
+
+def test_a_pinned_control_plane_becomes_tolerant_with_its_zone_among_three():
+    old = pinned(complete("spec.seedName", "seed-1", bound=True), ["a"])
+    assert "zones" not in str(check_shoot(pinned(old, ["a", "b", "c"], "zone"), old, "local"))
+    assert "volumes stay" in str(check_shoot(pinned(old, ["b", "c", "d"], "zone"), old, "local"))
+
+
+def test_zones_need_a_profile_that_allows_them_and_a_seed_that_has_them():
+    new = pinned(complete("spec.seedName", "seed-1", bound=True), ["0"])
+    allowing = profile("spec.controlPlane", {"allowZonePinning": True})
+    assert "allowZonePinning" in str(check_references(new, None, world()))
+    assert not check_references(new, None, world(profile=allowing))
+    elsewhere = pinned(new, ["9"])
+    assert "must be a seed that has the zones 9" in str(check_references(elsewhere, None, world(profile=allowing)))
+
+
 def test_a_control_plane_becomes_failure_tolerant_only_while_awake():
     awake = complete("spec.seedName", "seed-1", bound=True)
     assert "failureTolerance" not in str(check_shoot(tolerating(awake, "node"), awake, "local"))

@@ -205,7 +205,9 @@ def test_each_process_has_its_own_identity(plan):
 def test_two_kubelets_never_share_a_cgroup_or_directory(plan, tmp_path):
     serving = KeyPair(tmp_path / "c", tmp_path / "k")
     one, two = (
-        kubelet_config(plan, plan.cluster(name), tmp_path / "ca", serving, tmp_path / "resolv")
+        kubelet_config(
+            plan, plan.cluster(name), plan.cluster(name).nodes[0], tmp_path / "ca", serving, tmp_path / "resolv"
+        )
         for name in ("seed-1", "seed-2")
     )
 

@@ -135,7 +135,7 @@ def test_results_of_cni_go_with_their_cluster_only(tmp_path, monkeypatch):
     ):
         (tmp_path / name).touch()
 
-    residue._remove_cni_results(Plan("a", 1, "1.37.1", state_home=tmp_path).cluster("seed-1"))
+    residue._remove_cni_results(Plan("a", 1, "1.37.1", state_home=tmp_path).cluster("seed-1").nodes[0])
 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cni-loopback-s2-lo", "gardener-b-seed-1-s2-eth0"]
 

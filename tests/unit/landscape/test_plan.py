@@ -1,6 +1,6 @@
 """Addresses and names: computed, never overlapping, as the documentation gives them."""
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 
 from landscape import plan as plans
 from landscape.errors import LandscapeError
-from landscape.plan import MAX_LANDSCAPES, Plan
+from landscape.plan import MAX_LANDSCAPES, SEEDS, ZONES, Plan
 
 
 def test_addresses_of_the_default_landscape_are_those_of_the_documentation():
@@ -31,7 +31,7 @@ def test_addresses_of_the_default_landscape_are_those_of_the_documentation():
 
 def test_two_landscapes_share_no_address_and_no_name():
     """Tests must never touch a user's demo."""
-    landscapes = [Plan(f"l{index}", index, "1.37.1") for index in range(MAX_LANDSCAPES)]
+    landscapes = [Plan(f"l{index}", index, "1.37.1", zonal=SEEDS) for index in range(MAX_LANDSCAPES)]
 
     for one, other in combinations(landscapes, 2):
         for mine in _networks(one):
@@ -44,7 +44,7 @@ def test_two_landscapes_share_no_address_and_no_name():
 
 @pytest.mark.parametrize("index", range(MAX_LANDSCAPES))
 def test_all_addresses_are_of_private_ranges(index):
-    plan = Plan("any", index, "1.37.1")
+    plan = Plan("any", index, "1.37.1", zonal=SEEDS)
     private = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
 
     assert all(any(network.subnet_of(range_) for range_ in private) for network in _networks(plan))
@@ -53,12 +53,35 @@ def test_all_addresses_are_of_private_ranges(index):
 
 @pytest.mark.parametrize("index", [0, 3, 4, 15])
 def test_no_two_links_of_a_landscape_share_a_network(index):
-    plan = Plan("any", index, "1.37.1")
+    plan = Plan("any", index, "1.37.1", zonal=SEEDS)
     links = [IPv4Network(f"{link.left_address}/30", strict=False) for link in plan.links]
 
     assert len(set(links)) == len(links)
     assert not any(link.overlaps(IPv4Network(plan.machine_network)) for link in links)
     assert all(link.subnet_of(plan.block) for link in links)
+
+
+def test_a_zonal_seed_has_a_node_in_each_zone():
+    plan = Plan("default", 0, "1.37.1", zonal=("seed-2",))
+    first, zonal = plan.seeds
+
+    assert [node.name for node in first.nodes] == ["seed-1"]
+    assert {node.name: node.zone for node in zonal.nodes} == {f"seed-2-{zone}": zone for zone in ZONES}
+    assert zonal.pods == "100.96.8.0/22"
+    assert zonal.node_network == "198.18.15.16/28"
+    for node in zonal.nodes:
+        assert IPv4Network(node.pods).subnet_of(IPv4Network(zonal.pods))
+        assert IPv4Address(node.address) in IPv4Network(zonal.node_network)
+    assert len({(node.netns, node.cgroup, node.directory, node.pods) for node in zonal.nodes}) == len(ZONES)
+    assert {node.netns for node in zonal.nodes} < set(plan.namespaces)
+
+
+def test_a_seed_loses_its_power_with_all_its_nodes_and_a_node_alone():
+    plan = Plan("default", 0, "1.37.1", zonal=("seed-2",))
+
+    assert plan.places == ("seed-1", "seed-2", "seed-2-0", "seed-2-1", "seed-2-2")
+    assert plan.nodes_of("seed-2") == plan.cluster("seed-2").nodes
+    assert [node.name for node in plan.nodes_of("seed-2-1")] == ["seed-2-1"]
 
 
 def test_a_seed_has_no_link_to_the_other_seed():
@@ -69,7 +92,7 @@ def test_a_seed_has_no_link_to_the_other_seed():
 
 
 def test_names_of_interfaces_fit_the_kernel():
-    plan = Plan("a-very-long-name-20", 15, "1.37.1")
+    plan = Plan("a-very-long-name-20", 15, "1.37.1", zonal=SEEDS)
 
     assert all(len(name) <= 15 for link in plan.links for name in (link.left_interface, link.right_interface))
 
@@ -81,9 +104,18 @@ def test_a_bad_name_is_refused_before_anything_is_made(name):
 
 
 def test_sockets_of_the_longest_name_fit_into_a_socket_address():
-    plan = Plan("a" * 20, 15, "1.37.1")
+    plan = Plan("a" * 20, 15, "1.37.1", zonal=SEEDS)
+    nodes = [node for cluster in plan.clusters for node in cluster.nodes]
 
-    assert all(len(f"{cluster.containerd_socket}.ttrpc") < 108 for cluster in plan.clusters)
+    assert len(nodes) == 7
+    assert all(len(f"{node.containerd_socket}.ttrpc") < 108 for node in nodes)
+
+
+def test_the_nodes_of_a_seed_are_kept_with_the_landscape(tmp_path):
+    plan = Plan("mine", 1, "1.37.1", zonal=("seed-1",), state_home=tmp_path)
+    plan.save()
+
+    assert plans.load("mine", tmp_path) == plan
 
 
 def test_an_unknown_cluster_is_answered_with_the_known_ones():

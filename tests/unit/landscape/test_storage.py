@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from api.labels import ZONE
 from api.resources import PERSISTENT_VOLUME
 from landscape.storage import PROVISIONER, Provisioner, is_released, volume_for
 from tests.unit.kube.api_server import ApiServer
@@ -20,6 +21,14 @@ CLAIM = {
         "resources": {"requests": {"storage": "10Gi"}},
     },
 }
+
+
+def test_only_nodes_of_its_zone_have_a_zonal_volume():
+    volume = volume_for(CLAIM, ROOT, "1")
+
+    assert volume is not None
+    [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["1"]}]
 
 
 def test_a_claim_gets_a_volume_that_is_bound_in_advance():
@@ -96,6 +105,30 @@ async def test_claim_gets_its_volume_and_both_go_together(tmp_path):
 
     assert volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
     assert there == [False]
+
+
+async def test_a_zonal_claim_waits_for_the_node_of_its_first_pod(tmp_path):
+    async with ApiServer().running() as api, api.client() as client:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "seed-1-2", "labels": {ZONE: "2"}}}
+        await client.create(node)
+        claim = CLAIM | {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        made = [
+            await client.create(claim | {"metadata": {"namespace": "shoot--a--b", "name": name, **annotations}})
+            for name, annotations in (
+                ("waits", {}),
+                ("placed", {"annotations": {"volume.kubernetes.io/selected-node": "seed-1-2"}}),
+            )
+        ]
+        waits, placed = (f"pvc-{each['metadata']['uid']}" for each in made)
+        running = asyncio.create_task(Provisioner(client, tmp_path, zonal=True).run())
+        try:
+            volume = await until(lambda: client.find(PERSISTENT_VOLUME, placed))
+            assert await client.find(PERSISTENT_VOLUME, waits) is None
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    assert "nodeAffinity" in volume["spec"]
 
 
 async def _gone(client, name):
