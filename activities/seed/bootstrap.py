@@ -83,6 +83,17 @@ class SeedActivities:
             )
         return seed
 
+    async def _wanted(self, task: SeedTask) -> dict[str, Any]:
+        """Read the Seed that an activity deploys objects for.
+
+        Raises ApplicationError ``SeedDeleting`` (final) if it is being deleted: its deletion would not find what is
+        deployed after it has begun.
+        """
+        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        if "deletionTimestamp" in seed["metadata"]:
+            raise ApplicationError(f"Seed {task.name} is being deleted", type="SeedDeleting", non_retryable=True)
+        return seed
+
     async def _report(
         self, seed: dict[str, Any], task: SeedTask, state: str, progress: int, description: str, *, ready: bool
     ) -> None:
@@ -126,6 +137,7 @@ class SeedActivities:
         Also apply the policies that reject deletions without confirmation, control-plane pods with access to their
         host, and ManagedResources by which an extension would get more rights than its own.
         """
+        await self._wanted(task)
         seed = self._clusters.seed
         definitions = crds("seed")
         for definition in definitions:
@@ -141,7 +153,7 @@ class SeedActivities:
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
         """Apply the gateway and wait for its address, to which the DNS names of Shoots will point."""
         await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
-        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        seed = await self._wanted(task)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
         for item in gateway.objects(internal_domain=domain, load_balancer=balancer):
@@ -155,7 +167,7 @@ class SeedActivities:
         Without an ingress domain, delete the DNSRecord of a former one. That DNSRecord, or one of another name or
         type, is deleted while the Secret still holds the credentials that created it.
         """
-        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        seed = await self._wanted(task)
         if not (ingress := seed["spec"].get("ingress")):
             await self._delete_ingress_dns(task)
             await self._clusters.seed.delete(resources.SECRET, INGRESS_DNS_SECRET, GARDEN_NAMESPACE)
@@ -200,7 +212,7 @@ class SeedActivities:
     @activity.defn
     async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:
         """Apply the BackupBucket of the seed and wait until it is ready; its name is the Seed's uid."""
-        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        seed = await self._wanted(task)
         backup = seed["spec"].get("backup")
         if not backup:
             return TaskResult(note="no backup")

@@ -16,6 +16,7 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.quota import Quota
 from api.core.v1beta1.seed import Seed
 from api.decisions import controller_deployments
+from api.decisions.seeds import hindrances
 from api.defaulting.bastion import default_bastion
 from api.defaulting.cloud_profile import label_for_extensions
 from api.defaulting.project import default_project
@@ -106,9 +107,7 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        entries = await garden.by_index(ENTRIES_BY_SEED, review.name)
-        left = [full_name(each) for each in entries]
-        refuse_forbidden(review, check_seed_unused(review.name, await _shoots_on(review.name, garden), left))
+        refuse_forbidden(review, check_seed_unused(review.name, await _hindrances(review, garden)))
         return []
     seed, old = review.models(Seed)
     refuse_invalid(review, check_seed_operation(seed, old))
@@ -136,6 +135,19 @@ async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
         ):
             faults.not_found(path, f"{reference.namespace}/{reference.name}", "there is no such Secret")
     return faults
+
+
+async def _hindrances(review: Review, garden: Garden) -> list[str]:
+    uid = ((review.old or {}).get("metadata") or {}).get("uid") or ""
+    entries = [*await garden.by_index(ENTRIES_BY_SEED, review.name), *await garden.by_index(ENTRIES_BY_BUCKET, uid)]
+    managed = await garden.find(resources.MANAGED_SEED, review.name, GARDEN_NAMESPACE)
+    return hindrances(
+        review.name,
+        uid,
+        await garden.by_index(SHOOTS_BY_SEED, review.name),
+        {full_name(each): each for each in entries}.values(),
+        [managed] if managed else [],
+    )
 
 
 async def _shoots_on(seed: str, garden: Garden) -> list[str]:
