@@ -16,7 +16,6 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.quota import Quota
 from api.core.v1beta1.seed import Seed
 from api.decisions import controller_deployments
-from api.decisions.seeds import hindrances
 from api.defaulting.bastion import default_bastion
 from api.defaulting.cloud_profile import label_for_extensions
 from api.defaulting.project import default_project
@@ -49,7 +48,6 @@ from workers.admission.domains import domains_of, overlapping
 from workers.admission.indexes import (
     BINDINGS_BY_QUOTA,
     ENTRIES_BY_BUCKET,
-    ENTRIES_BY_SEED,
     PROJECTS_BY_NAMESPACE,
     SHOOTS_BELOW_DOMAIN,
     SHOOTS_BY_DOMAIN,
@@ -83,6 +81,7 @@ from workers.admission.review import (
 )
 from workers.admission.rights import require_for_project
 from workers.admission.seed_writes import seed_credentials
+from workers.admission.seeds import hindrances_of
 from workers.admission.shoots import mutate_shoot, validate_shoot
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]
@@ -107,7 +106,7 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_seed_unused(review.name, await _hindrances(review, garden)))
+        refuse_forbidden(review, check_seed_unused(review.name, await hindrances_of(review.name, garden)))
         return []
     seed, old = review.models(Seed)
     refuse_invalid(review, check_seed_operation(seed, old))
@@ -135,19 +134,6 @@ async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
         ):
             faults.not_found(path, f"{reference.namespace}/{reference.name}", "there is no such Secret")
     return faults
-
-
-async def _hindrances(review: Review, garden: Garden) -> list[str]:
-    uid = ((review.old or {}).get("metadata") or {}).get("uid") or ""
-    entries = [*await garden.by_index(ENTRIES_BY_SEED, review.name), *await garden.by_index(ENTRIES_BY_BUCKET, uid)]
-    managed = await garden.find(resources.MANAGED_SEED, review.name, GARDEN_NAMESPACE)
-    return hindrances(
-        review.name,
-        uid,
-        await garden.by_index(SHOOTS_BY_SEED, review.name),
-        {full_name(each): each for each in entries}.values(),
-        [managed] if managed else [],
-    )
 
 
 async def _shoots_on(seed: str, garden: Garden) -> list[str]:
