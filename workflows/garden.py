@@ -1,6 +1,7 @@
 """Workflows that a worker of task queue ``garden`` runs."""
 
-from workflows.seed import ReconcileSeed
+from workflows.earlier import ReconcileSeed
+from workflows.seed import SEED_FLOWS
 from workflows.shoot.flows import FLOWS
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.lifecycle import ShootLifecycle
@@ -13,5 +14,6 @@ WORKFLOWS: list[type] = [
     SwitchHibernation,
     MaintainShoot,
     *ROTATIONS.values(),
+    *(flow.workflow for flow in SEED_FLOWS.values()),
     ReconcileSeed,
 ]

@@ -32,6 +32,17 @@ def garden_call(summary: str) -> ActivityConfig:
     )
 
 
+def garden_wait(summary: str, minutes: float) -> ActivityConfig:
+    """Waits for an object of the garden, by a worker of the garden."""
+    return ActivityConfig(
+        task_queue=GARDEN_QUEUE,
+        summary=summary,
+        start_to_close_timeout=timedelta(minutes=minutes, seconds=30),
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRY,
+    )
+
+
 def bounded(config: ActivityConfig, minutes: float) -> ActivityConfig:
     """The same options, with a limit of time for all attempts together."""
     return ActivityConfig(**config, schedule_to_close_timeout=timedelta(minutes=minutes))

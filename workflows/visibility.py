@@ -34,6 +34,11 @@ def of_operation(shoot: ShootRef, seed: str, operation: str) -> TypedSearchAttri
     )
 
 
+def of_seed(seed: str) -> TypedSearchAttributes:
+    """Search attributes of an operation of a Seed."""
+    return TypedSearchAttributes([SearchAttributePair(SEED, seed)])
+
+
 def _shoot(shoot: ShootRef) -> list[SearchAttributePair[str]]:
     return [
         SearchAttributePair(PROJECT, project_of(shoot.namespace)),

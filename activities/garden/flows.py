@@ -1,6 +1,7 @@
 """Activities for a running flow: they write its progress to the Shoot's status, and send it repairs by users."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,10 +20,20 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.garden.events import MESSAGE_LIMIT
 from activities.garden.live import find_shoot
+from activities.garden.seed_status import write_seed_status
 from activities.garden.status import last_error, patch_status
 from activities.secrets.keyring import CodecError
-from api.contracts.flows import EditFlow, FlowId, FlowOutcome, FlowProgress, ReportProgress, TaskState
-from api.contracts.operations import ShootRef, ShootTask, TaskResult, lifecycle_id
+from api import resources
+from api.contracts.flows import (
+    EditFlow,
+    FlowId,
+    FlowOutcome,
+    FlowProgress,
+    ReportProgress,
+    ReportSeedProgress,
+    TaskState,
+)
+from api.contracts.operations import SeedTask, ShootRef, ShootTask, TaskResult, lifecycle_id
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import ApiError, Conflict
@@ -72,30 +83,39 @@ class FlowActivities:
         the history holds no errors that are being retried. A lost report is harmless, because the next report is
         complete.
         """
-        info = activity.info()
-        flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        said: dict[str, Any] | None = None
-        said_at = datetime.min.replace(tzinfo=UTC)
-        while True:
-            activity.heartbeat()
-            await asyncio.sleep(min(_LOOK_SECONDS, request.seconds))  # a flow's progress cannot be watched
-            try:
-                progress = await flow.query("progress", result_type=FlowProgress)
-                description = await flow.describe()
-            except RPCError:
-                continue
-            if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
-                return
-            now = datetime.now(UTC)
-            status = await _status_of(progress, description, now)
-            if status == said or now - said_at < timedelta(seconds=request.seconds):
-                continue
-            try:
-                written = await self._report(request.task, status, flow)
-            except (ApiError, RPCError):
-                continue
-            if written:
-                said, said_at = status, now
+
+        async def write(status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
+            return await self._report(request.task, status, flow)
+
+        await _follow(request.seconds, write)
+
+    @activity.defn
+    async def report_seed_progress(self, request: ReportSeedProgress) -> None:
+        """Like ``report_progress``, for a Seed. A Seed's status has no ``lastErrors``: the description names errors."""
+
+        async def write(status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
+            return await self._report_seed(request.task, status, flow)
+
+        await _follow(request.seconds, write)
+
+    async def _report_seed(self, task: SeedTask, status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
+        live = await self._garden.find(resources.SEED, task.name)
+        if live is None or live["metadata"]["uid"] != task.uid:
+            return False
+        if (await flow.describe()).status != WorkflowExecutionStatus.RUNNING:
+            return False
+        last = (live.get("status") or {}).get("lastOperation") or {}
+        if last.get("state") != "Processing":
+            return False
+        errors = [f"{each['taskID']}: {each['description']}" for each in status["lastErrors"]]
+        description = "; ".join([status["lastOperation"]["description"], *errors])[:MESSAGE_LIMIT]
+        operation = {**status["lastOperation"], "description": description, "type": str(task.operation)}
+        operation |= {"state": "Processing", "lastUpdateTime": timestamp()}
+        try:
+            await write_seed_status(self._garden, live, {"lastOperation": operation})
+        except Conflict:
+            return False
+        return True
 
     async def _report(self, task: ShootTask, status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
         """Write a report unless the operation's end may have been written meanwhile.
@@ -170,6 +190,39 @@ class FlowActivities:
         handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
         outcome: FlowOutcome = await handle.query("outcome", result_type=FlowOutcome)
         return outcome
+
+
+async def _follow(
+    seconds: float, write: Callable[[dict[str, Any], "WorkflowHandle[Any, Any]"], Awaitable[bool]]
+) -> None:
+    """Write the status of the workflow that started this activity, until the workflow ends.
+
+    ``seconds``: time between two writes. ``write`` returns whether it has written the status.
+    """
+    info = activity.info()
+    flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    said: dict[str, Any] | None = None
+    said_at = datetime.min.replace(tzinfo=UTC)
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(min(_LOOK_SECONDS, seconds))  # a flow's progress cannot be watched
+        try:
+            progress = await flow.query("progress", result_type=FlowProgress)
+            description = await flow.describe()
+        except RPCError:
+            continue
+        if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
+            return
+        now = datetime.now(UTC)
+        status = await _status_of(progress, description, now)
+        if status == said or now - said_at < timedelta(seconds=seconds):
+            continue
+        try:
+            written = await write(status, flow)
+        except (ApiError, RPCError):
+            continue
+        if written:
+            said, said_at = status, now
 
 
 async def _status_of(

@@ -88,6 +88,17 @@ class SeedActivities:
             )
         return seed
 
+    async def _wanted(self, task: SeedTask) -> dict[str, Any]:
+        """Read the Seed that an activity deploys objects for.
+
+        Raises ApplicationError ``SeedDeleting`` (final) if it is being deleted: its deletion would not find what is
+        deployed after it has begun.
+        """
+        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        if "deletionTimestamp" in seed["metadata"]:
+            raise ApplicationError(f"Seed {task.name} is being deleted", type="SeedDeleting", non_retryable=True)
+        return seed
+
     async def _report(
         self, seed: dict[str, Any], task: SeedTask, state: str, progress: int, description: str, *, ready: bool
     ) -> None:
@@ -131,6 +142,7 @@ class SeedActivities:
         Also apply the policies that reject deletions without confirmation, control-plane pods with access to their
         host, and ManagedResources by which an extension would get more rights than its own.
         """
+        await self._wanted(task)
         seed = self._clusters.seed
         definitions = crds("seed")
         for definition in definitions:
@@ -149,7 +161,7 @@ class SeedActivities:
         Also apply the gateways of handlers, see ``activities.seed.handlers``. A Shoot waits for the address of its own.
         """
         await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
-        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        seed = await self._wanted(task)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
         replicas = 2 if len((seed["spec"].get("provider") or {}).get("zones") or ()) > 1 else 1
@@ -166,7 +178,7 @@ class SeedActivities:
         Without an ingress domain, delete the DNSRecord of a former one. That DNSRecord, or one of another name or
         type, is deleted while the Secret still holds the credentials that created it.
         """
-        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        seed = await self._wanted(task)
         if not (ingress := seed["spec"].get("ingress")):
             await self._delete_ingress_dns(task)
             await self._clusters.seed.delete(resources.SECRET, INGRESS_DNS_SECRET, GARDEN_NAMESPACE)
@@ -211,7 +223,7 @@ class SeedActivities:
     @activity.defn
     async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:
         """Apply the BackupBucket of the seed and wait until it is ready; its name is the Seed's uid."""
-        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        seed = await self._wanted(task)
         backup = seed["spec"].get("backup")
         if not backup:
             return TaskResult(note="no backup")

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.contracts.operations import OperationType, SeedTask, ShootRef, ShootTask, TaskResult
 from api.contracts.repair import Repair
 from api.contracts.rotation import ActiveRotation, Kind, Phase
 from api.model import ApiModel
@@ -328,3 +328,26 @@ class ReportProgress(ApiModel):
     task: ShootTask
     seconds: float = Field(default=5, gt=0)
     """Time between two writes. Source: ``progressReportPeriod``, spec/flows.md 1.4."""
+
+
+class SeedFlowInput(ApiModel):
+    """Input of the flows of a Seed: BootstrapSeed and DeleteSeed."""
+
+    task: SeedTask
+    attempt: Attempt = Attempt()
+
+
+class ReportSeedProgress(ApiModel):
+    """Input of ``report_seed_progress``, which writes the progress of a running flow into the Seed's status."""
+
+    task: SeedTask
+    seconds: float = Field(default=5, gt=0)
+    """Time between two writes."""
+
+
+class SeedFailure(ApiModel):
+    """Input of ``record_seed_failure``, which records a failed operation in the Seed."""
+
+    task: SeedTask
+    attempt: int
+    failed: tuple[FailedTask, ...] = ()

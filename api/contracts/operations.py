@@ -122,13 +122,15 @@ class Wait(ApiModel):
 
 
 class SeedTask(ApiModel):
-    """Input of every activity that bootstraps a seed."""
+    """Input of every activity of a Seed's flow."""
 
     name: str
     uid: str
     generation: int
     trigger: str
     """RFC 3339 start of the operation."""
+    operation: OperationType = OperationType.RECONCILE
+    """``lastOperation.type`` of the Seed: Create, Reconcile or Delete."""
 
 
 def backup_entry_name(task: ShootTask) -> str:

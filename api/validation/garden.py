@@ -28,6 +28,7 @@ SPEC = Path("spec")
 
 _SEED_OPERATIONS = (
     constants.OPERATION_RECONCILE,
+    constants.OPERATION_RETRY,
     constants.OPERATION_RENEW_KUBECONFIG,
     constants.OPERATION_RENEW_WORKLOAD_IDENTITY_TOKENS,
 )
@@ -248,14 +249,11 @@ def check_seed_operation(seed: Seed, old: Seed | None) -> Faults:
     return faults
 
 
-def check_seed_unused(seed: str, shoots: Sequence[str], kept: Sequence[str]) -> Faults:
-    """Faults of the deletion of a Seed that has Shoots, or keeps backups of deleted Shoots (``kept``)."""
-    faults, path = Faults(), Path("metadata") / "name"
-    if shoots:
-        faults.forbidden(path, f"Seed {seed} still hosts Shoots: {', '.join(shoots[:5])}")
-    elif kept:
-        remedy = f"wait, or annotate their BackupEntries with {constants.BACKUP_ENTRY_FORCE_DELETION}=true"
-        faults.forbidden(path, f"Seed {seed} keeps backups of deleted Shoots; {remedy}: {', '.join(kept[:5])}")
+def check_seed_unused(seed: str, hindrances: Iterable[str]) -> Faults:
+    """Faults of the deletion of a Seed. ``hindrances``: see ``api.decisions.seeds``."""
+    faults = Faults()
+    for each in hindrances:
+        faults.forbidden(Path("metadata") / "name", f"Seed {seed} cannot be deleted: {each}")
     return faults
 
 

@@ -8,19 +8,19 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecution
+from temporalio.client import Client, WorkflowExecution, WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from api.contracts.flows import FlowInput, LastOperation, ShootFacts, Survey
+from api.contracts.flows import Attempt, FlowInput, FlowOutcome, LastOperation, SeedFlowInput, ShootFacts, Survey
 from api.contracts.operations import GARDEN_QUEUE, OperationType, SeedTask, ShootTask, TaskResult, seed_queue
 from api.contracts.rotation import CompleteRotation, Kind, Phase, User
 from api.contracts.schedules import ScheduledShoot
@@ -28,7 +28,8 @@ from tests.temporal_dev_server import TEMPORAL
 from tests.workflow.world import DESTINATION, SHOOT, VERSION, World
 from tests.workflow.world import SEED as SOURCE
 from workflows import visibility
-from workflows.seed import ReconcileSeed, seed_workflow_id
+from workflows.flow import failed_outcome
+from workflows.seed import BootstrapSeed, DeleteSeed, seed_workflow_id
 from workflows.shoot.delete_backups import DeleteBackups, delete_backups_id
 from workflows.shoot.forget import ForgetShoot, forget_id
 from workflows.shoot.hibernation import SwitchHibernation
@@ -187,25 +188,53 @@ SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
 SEED = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-01-01T00:00:00Z")
 
 
-async def seed_that_reports(client: Client) -> None:
-    """A seed is made ready, and its status says so: ``seed_with_names`` is the same flow before it wrote the status."""
-    async with played(client, GARDEN_QUEUE, [ReconcileSeed]), played(client, seed_queue(SEED.name)):
-        await client.execute_workflow(ReconcileSeed.run, SEED, id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE)
+DELETED = SEED.model_copy(update={"operation": OperationType.DELETE})
 
 
-def played(client: Client, queue: str, workflows: Sequence[type] = ()) -> Worker:
-    """A worker whose activities do nothing, and fail at their first attempt."""
+async def seed_bootstrapped(client: Client) -> None:
+    """A seed is made ready; each task fails once."""
+    async with played(client, GARDEN_QUEUE, [BootstrapSeed]), played(client, seed_queue(SEED.name)):
+        await client.execute_workflow(
+            BootstrapSeed.run, SeedFlowInput(task=SEED), id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE
+        )
+
+
+async def seed_deleted(client: Client) -> None:
+    """A deletion fails for good at its gateway, and is retried."""
+    attempt, failing = Attempt(), {"delete_seed_gateway"}
+    async with played(client, GARDEN_QUEUE, [DeleteSeed]), played(client, seed_queue(SEED.name), failing=failing):
+        try:
+            await client.execute_workflow(
+                DeleteSeed.run, SeedFlowInput(task=DELETED), id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE
+            )
+        except WorkflowFailureError as error:
+            attempt = Attempt(number=2, kept=failed_outcome(error.cause) or FlowOutcome())
+        failing.clear()
+        request = SeedFlowInput(task=DELETED, attempt=attempt)
+        await client.execute_workflow(DeleteSeed.run, request, id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE)
+
+
+_RECORDS = ("report_seed_progress", "record_seed_failure")
+"""Activities that write to the Seed's status, and have no result."""
+
+
+def played(client: Client, queue: str, workflows: Sequence[type] = (), *, failing: Collection[str] = ()) -> Worker:
+    """A worker whose activities do nothing, and fail at their first attempt. Those of ``failing`` fail for good."""
 
     @activity.defn(dynamic=True)
-    async def play(args: Sequence[RawValue]) -> TaskResult:
+    async def play(args: Sequence[RawValue]) -> TaskResult | None:
+        if activity.info().activity_type in failing:
+            raise ApplicationError("it does not work", type="ERR_CONFIGURATION_PROBLEM", non_retryable=True)
         if activity.info().attempt == 1:
             raise ApplicationError("not yet", type="NotReady")
-        return TaskResult()
+        return None if activity.info().activity_type in _RECORDS else TaskResult()
 
     return Worker(client, task_queue=queue, workflows=workflows, activities=[play])
 
 
-OTHERS: dict[str, Callable[[Client], Awaitable[None]]] = {each.__name__: each for each in (seed_that_reports,)}
+OTHERS: dict[str, Callable[[Client], Awaitable[None]]] = {
+    each.__name__: each for each in (seed_bootstrapped, seed_deleted)
+}
 
 
 async def record(names: list[str]) -> None:

@@ -48,7 +48,6 @@ from workers.admission.domains import domains_of, overlapping
 from workers.admission.indexes import (
     BINDINGS_BY_QUOTA,
     ENTRIES_BY_BUCKET,
-    ENTRIES_BY_SEED,
     PROJECTS_BY_NAMESPACE,
     SHOOTS_BELOW_DOMAIN,
     SHOOTS_BY_DOMAIN,
@@ -81,6 +80,7 @@ from workers.admission.review import (
 )
 from workers.admission.rights import require_for_project
 from workers.admission.seed_writes import seed_credentials
+from workers.admission.seeds import hindrances_of
 from workers.admission.shoots import mutate_shoot, validate_shoot
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]
@@ -105,9 +105,7 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        entries = await garden.by_index(ENTRIES_BY_SEED, review.name)
-        left = [full_name(each) for each in entries]
-        refuse_forbidden(review, check_seed_unused(review.name, await _shoots_on(review.name, garden), left))
+        refuse_forbidden(review, check_seed_unused(review.name, await hindrances_of(review.name, garden)))
         return []
     seed, old = review.models(Seed)
     refuse_invalid(review, check_seed_operation(seed, old))

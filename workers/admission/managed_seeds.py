@@ -20,8 +20,9 @@ from api.validation.managed_seeds import (
     check_seed_shoot,
     check_shoot_of,
 )
-from workers.admission.indexes import ENTRIES_BY_SEED, MANAGED_SEEDS_BY_SHOOT, SHOOTS_BY_SEED
-from workers.admission.review import Garden, Refusal, Review, full_name, refuse_forbidden, refuse_invalid
+from workers.admission.indexes import MANAGED_SEEDS_BY_SHOOT
+from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
+from workers.admission.seeds import hindrances_of
 
 _CONFIG = Path("spec.gardenlet.config.seedConfig")
 
@@ -38,9 +39,8 @@ async def mutate_managed_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_managed_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        shoots = [full_name(each) for each in await garden.by_index(SHOOTS_BY_SEED, review.name)]
-        entries = [full_name(each) for each in await garden.by_index(ENTRIES_BY_SEED, review.name)]
-        refuse_forbidden(review, check_seed_unused(review.name, shoots, entries))
+        found = await hindrances_of(review.name, garden, by_managed_seed=True)
+        refuse_forbidden(review, check_seed_unused(review.name, found))
         return []
     if review.deleting or not review.spec_changed:
         return []

@@ -66,7 +66,7 @@ class ExtensionAccessController:
         Changes of the Seed do not call this function: the workflow that reconciles the Seed shares the Secrets then.
         """
         seed = await self._clusters.garden.find(resources.SEED, key.name)
-        if seed is None:
+        if seed is None or "deletionTimestamp" in seed["metadata"]:
             return
         for each in [*shared_by_seed(seed), *await self._shared_by_sources()]:
             await self._access.share(each)

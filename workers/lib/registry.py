@@ -10,6 +10,7 @@ from activities.garden.flows import FlowActivities
 from activities.garden.hibernation import SwitchActivities
 from activities.garden.maintenance import MaintenanceActivities
 from activities.garden.rotation import GardenRotationActivities
+from activities.garden.seeds import GardenSeedActivities
 from activities.garden.shoot_states import ShootStateSealingActivities
 from activities.garden.shoots import ShootActivities
 from activities.secrets.sealing import Sealing
@@ -34,6 +35,7 @@ from activities.seed.shoot_state import ShootStateActivities
 from activities.seed.static_manifests import StaticManifestActivities
 from activities.seed.survey import SurveyActivities
 from activities.seed.system import SeedSystemActivities
+from activities.seed.teardown import SeedTeardownActivities
 from activities.seed.vpa import VpaActivities
 from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.rotation import RotationActivities
@@ -57,6 +59,7 @@ def seed_activities(
     return _activities_of(
         SeedActivities(clusters, identity, handlers),
         SeedSystemActivities(clusters),
+        SeedTeardownActivities(clusters),
         NamespaceActivities(clusters),
         ExtensionActivities(clusters, retention, handlers),
         ReferenceActivities(clusters),
@@ -92,6 +95,7 @@ def garden_activities(
     return _activities_of(
         ShootActivities(garden, caches, rules),
         FlowActivities(garden),
+        GardenSeedActivities(garden, caches),
         GardenRotationActivities(garden, caches),
         ShootStateSealingActivities(garden, sealing),
         SwitchActivities(garden),

@@ -1,6 +1,7 @@
 """Base of the operations of a Shoot: queries, updates and signals of a flow, and defaults of its tasks."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from temporalio import workflow
 
@@ -21,7 +22,7 @@ ShootFlow = Flow[ShootTask]
 class OperationWorkflow:
     """Base of a workflow that runs one flow."""
 
-    graph: ShootFlow | None = None
+    graph: Flow[Any] | None = None
 
     @workflow.query
     def progress(self) -> FlowProgress:

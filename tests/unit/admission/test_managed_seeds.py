@@ -178,7 +178,7 @@ async def test_a_managed_seed_that_hosts_shoots_is_not_deleted(client, garden, s
     guest = complete("spec.seedName", "nested", bound=True).to_wire()
     garden.objects.append(guest)
     answer = await ask(client, "/validate", "DELETE", None, stored)
-    assert "Seed nested still hosts Shoots: garden-local/demo" in answer["status"]["message"]
+    assert "Seed nested cannot be deleted: it hosts Shoots: garden-local/demo" in answer["status"]["message"]
 
 
 async def test_the_shoot_of_a_managed_seed_is_not_deleted(client, garden, shoot):

@@ -237,7 +237,7 @@ def asking(operation):
         ("reconcile", "reconcile", ""),
         ("", "renew-garden-access-secrets", "has no effect: extensions of a seed have no access to the garden"),
         ("", "renew-workload-identity-tokens", ""),
-        ("", "rotate-ca-start", 'supported values: "reconcile", "renew-kubeconfig"'),
+        ("", "rotate-ca-start", 'supported values: "reconcile", "retry", "renew-kubeconfig"'),
         ("reconcile", "renew-kubeconfig", "reconcile was requested before and is not done yet"),
     ],
 )

@@ -91,11 +91,10 @@ def test_a_seed_in_use_keeps_its_domain_and_itself():
     moved = seed("spec.dns.internal.domain", "other.test")
     assert "internal.domain: Forbidden: is used by 1 Shoots" in str(check_seed_change(moved, seed(), ["a/b"]))
     assert not check_seed_change(moved, seed(), [])
-    assert "still hosts Shoots: a/b" in str(check_seed_unused("seed-1", ["a/b"], []))
-    assert "annotate their BackupEntries with backupentry.core.gardener.cloud/force-deletion=true: a/c" in str(
-        check_seed_unused("seed-1", [], ["a/c"])
+    assert "Forbidden: Seed seed-1 cannot be deleted: it hosts a/b" in str(
+        check_seed_unused("seed-1", ["it hosts a/b"])
     )
-    assert not check_seed_unused("seed-1", [], [])
+    assert not check_seed_unused("seed-1", [])
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from api.contracts.flows import FlowOutcome
 
@@ -18,10 +19,35 @@ class Workflow:
     id: str
     type: str
     request: Any
+    memory: dict[str, Any] = field(default_factory=dict)
+    canceled: bool = False
     end: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def result(self) -> None:
         await asyncio.shield(self.end)
+
+    async def describe(self) -> "Workflow":
+        return self
+
+    async def memo(self) -> dict[str, Any]:
+        return self.memory
+
+    @property
+    def workflow_type(self) -> str:
+        return self.type
+
+    @property
+    def run_id(self) -> str:
+        return str(id(self))
+
+    @property
+    def status(self) -> WorkflowExecutionStatus:
+        if not self.end.done():
+            return WorkflowExecutionStatus.RUNNING
+        return WorkflowExecutionStatus.FAILED if self.end.exception() else WorkflowExecutionStatus.COMPLETED
+
+    async def cancel(self) -> None:
+        self.canceled = True
 
     def succeed(self) -> None:
         self.end.set_result(None)
@@ -47,9 +73,17 @@ class Temporal:
             raise WorkflowAlreadyStartedError(options["id"], "Some")
         if running:
             return running[0]
-        workflow = Workflow(options["id"], run.__qualname__.partition(".")[0], request)
+        workflow = Workflow(options["id"], run.__qualname__.partition(".")[0], request, options.get("memo") or {})
         self.started.append(workflow)
         return workflow
 
-    def get_workflow_handle(self, workflow_id: str) -> Workflow:
-        return next(each for each in reversed(self.started) if each.id == workflow_id)
+    def get_workflow_handle(self, workflow_id: str, *, run_id: str | None = None) -> "Workflow | Unknown":
+        found = (each for each in reversed(self.started) if each.id == workflow_id and run_id in (None, each.run_id))
+        return next(found, Unknown())
+
+
+class Unknown:
+    """Handle on a workflow that does not exist."""
+
+    async def describe(self) -> Workflow:
+        raise RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b"")

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from temporalio import activity
 
 from activities.clusters import Clusters
-from api.contracts.flows import FlowInput, ShootFacts, ShootRules, Survey
-from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
+from api.contracts.flows import FlowInput, SeedFlowInput, ShootFacts, ShootRules, Survey
+from api.contracts.operations import GARDEN_QUEUE, OperationType, SeedTask, ShootRef, ShootTask, TaskResult
 from api.contracts.rotation import ActiveRotation, Kind, Phase
 from kube.cache import Caches
 from kube.client import KubeClient
 from workers.lib import registry
 from workflows.flow import Flow, GraphError, activity_name, title_of
 from workflows.options import garden_call
+from workflows.seed import SEED_FLOWS
 from workflows.shoot.decision import FlowKind
 from workflows.shoot.delete import delete_flow
 from workflows.shoot.flows import FLOWS
@@ -414,6 +415,44 @@ def test_every_activity_of_a_flow_is_offered_by_the_worker_of_its_queue(kind: Fl
     task = TASK.model_copy(update={"destination": "seed-2"})
     flow = FLOWS[kind].build(FlowInput(task=task, facts=ShootFacts(), sources=("seed-2",)))
     assert {(name, queue == GARDEN_QUEUE) for name, queue in flow.activities.items()} <= set(offered)
+
+
+def seed_flow(name: str) -> Flow:
+    task = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="", operation=OperationType.DELETE)
+    return SEED_FLOWS[name].graph(SeedFlowInput(task=task))
+
+
+@pytest.mark.parametrize("name", SEED_FLOWS)
+def test_every_activity_of_a_seed_s_flow_is_offered_by_the_worker_of_its_queue(name: str) -> None:
+    seed = registry.seed_activities(cast(Clusters, None), vpn_network="")
+    garden = registry.garden_activities(cast(KubeClient, None), cast(Caches, None), ShootRules())
+    offered = {(activity_name(each), False) for each in seed} | {(activity_name(each), True) for each in garden}
+    assert {(each, queue == GARDEN_QUEUE) for each, queue in seed_flow(name).activities.items()} <= offered
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("wait_seed_unused", "delete_seed_extensions"),
+        ("delete_seed_extensions", "delete_controller_installations"),
+        ("delete_seed_ingress_dns", "delete_controller_installations"),
+        ("delete_garden_backup_bucket", "delete_seed_backup_bucket"),
+        ("delete_seed_backup_bucket", "delete_controller_installations"),
+        ("delete_seed_ingress_dns", "delete_seed_gateway"),
+        ("delete_controller_installations", "delete_seed_crds"),
+        ("delete_seed_gateway", "delete_seed_crds"),
+        ("delete_seed_crds", "delete_seed_namespace"),
+    ],
+)
+def test_a_seed_is_deleted_in_order(earlier: str, later: str) -> None:
+    """Extensions release what they have made before they go, and kinds go after their objects."""
+    assert seed_flow("delete-seed").comes_after(later, earlier)
+
+
+def test_the_ends_of_a_seed_s_flows_come_after_all_other_tasks() -> None:
+    for name, last in (("bootstrap-seed", "report_seed_ready"), ("delete-seed", "release_seed")):
+        graph = seed_flow(name)
+        assert all(graph.comes_after(last, each) for each in graph.names if each != last)
 
 
 # The graph itself
