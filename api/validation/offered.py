@@ -31,7 +31,6 @@ _NO_ADDONS = "this version deploys no addons: deploy your own into the cluster"
 _NO_DNS_EXTENSION = "only an extension for more DNS names would read it, and none is registered: leave it out"
 _IPV4 = "only [IPv4] is supported"
 _NO_SEED_VPA = "this version does not scale control planes vertically: set enabled to false"
-_NO_WATCHDOG = "this version has no dependency watchdog: set enabled to false"
 _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
@@ -84,8 +83,6 @@ SEED = {
     "spec.settings.verticalPodAutoscaler.featureGates": NotOffered(_NO_SEED_VPA),
     "spec.settings.verticalPodAutoscaler.maxAllowed": NotOffered(_NO_SEED_VPA),
     "spec.settings.persistentVolumeClaimAutoscaler.enabled": NotOffered("this version does not resize volumes"),
-    "spec.settings.dependencyWatchdog.weeder.enabled": NotOffered(_NO_WATCHDOG),
-    "spec.settings.dependencyWatchdog.prober.enabled": NotOffered(_NO_WATCHDOG),
     "spec.settings.topologyAwareRouting.enabled": NotOffered(
         "Services of control planes do not prefer endpoints of their own zone"
     ),
