@@ -40,10 +40,16 @@ class ReconcileSeed:
         await asyncio.gather(
             self._gateway(task),
             self._step(SeedActivities.deploy_backup_bucket, task, "Deploy backup bucket"),
+            *self._reservations(task),
         )
         if reports:
             await self._step(SeedActivities.report_seed_ready, task, "Report that the seed is ready")
         workflow.set_current_details(f"Seed `{task.name}` is ready")
+
+    def _reservations(self, task: SeedTask) -> list[Awaitable[None]]:
+        if not workflow.patched("excess-capacity-of-seed"):
+            return []
+        return [self._step(SeedSystemActivities.deploy_seed_excess_capacity, task, "Reserve excess capacity")]
 
     async def _gateway(self, task: SeedTask) -> None:
         await self._step(SeedActivities.deploy_seed_gateway, task, "Deploy gateway")

@@ -68,16 +68,10 @@ SEED = {
     "spec.resources": NotOffered("only extensions for seeds would read them, and this version has none"),
     "spec.volume.minimumSize": NotOffered("volumes of control planes have the sizes of this version"),
     "spec.volume.providers": NotOffered("volumes of control planes have storage class default"),
-    "spec.settings.excessCapacityReservation.enabled": NotOffered(
-        "this version reserves no capacity for new control planes: set it to false"
-    ),
-    "spec.settings.excessCapacityReservation.configs": NotOffered(
-        "this version reserves no capacity for new control planes"
-    ),
     "spec.settings.loadBalancerServices.proxyProtocol.allowed": NotOffered(
         "the gateway of a seed does not read the PROXY protocol"
     ),
-    "spec.settings.loadBalancerServices.zonalIngress": NotOffered(_NO_ZONES_OF_SERVICE),
+    "spec.settings.loadBalancerServices.zonalIngress.enabled": NotOffered(f"{_NO_ZONES_OF_SERVICE}: set it to false"),
     "spec.settings.loadBalancerServices.zones": NotOffered(_NO_ZONES_OF_SERVICE),
     "spec.settings.verticalPodAutoscaler.enabled": NotOffered(_NO_SEED_VPA),
     "spec.settings.verticalPodAutoscaler.featureGates": NotOffered(_NO_SEED_VPA),
