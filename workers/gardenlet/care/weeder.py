@@ -5,6 +5,7 @@ pod replaces starts at once. Source: Gardener's dependency-watchdog, its weeder.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -96,9 +97,8 @@ class Weeder:
                         "%s: pod %s crashed while %s was away; deleting it", returned.namespace, name, returned.service
                     )
                     await seed.delete(resources.POD, name, returned.namespace, uid=uid)
-                    await pods.wait_for(
-                        name, returned.namespace, lambda live, uid=uid: _is_gone(live, uid), _WATCHED_SECONDS
-                    )
+                    gone = functools.partial(_is_gone, uid)
+                    await pods.wait_for(name, returned.namespace, gone, _WATCHED_SECONDS)
         except TimeoutError:
             pass  # the end of the watched time
         except ApiError as error:
@@ -127,6 +127,6 @@ def weeds(pods: Cache, returned: datetime) -> Iterator[Object]:
             yield pod
 
 
-def _is_gone(pod: Object | None, uid: str) -> bool:
+def _is_gone(uid: str, pod: Object | None) -> bool:
     """Whether a pod is deleted, or ends: its cache may not have seen the deletion yet."""
     return pod is None or pod["metadata"]["uid"] != uid or "deletionTimestamp" in pod["metadata"]
