@@ -334,7 +334,14 @@ def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
                 "region": garden.PROVIDER,
                 "credentialsRef": secret(garden.BACKUP_SECRET),
             },
-            "settings": {"scheduling": {"visible": True}},
+            "settings": {
+                "scheduling": {"visible": True},
+                # By default a seed reserves more than a small machine has.
+                "excessCapacityReservation": {
+                    "enabled": True,
+                    "configs": [{"resources": {"cpu": "10m", "memory": "20Mi"}}],
+                },
+            },
         },
     }
 

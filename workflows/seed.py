@@ -52,6 +52,7 @@ def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
     # Components in the seed.
     add(System.deploy_seed_priority_classes, after=["deploy_seed_crds"])
     add(System.deploy_seed_resource_manager, after=["deploy_seed_priority_classes"], **wait(minutes=6))
+    add(System.deploy_seed_excess_capacity, after=["deploy_seed_priority_classes"])
     add(Seeds.deploy_seed_gateway, after=["deploy_seed_resource_manager"], **wait(minutes=15))
     add(Seeds.deploy_seed_ingress_dns, after=["deploy_seed_gateway"], **wait(minutes=15))
 
@@ -92,7 +93,8 @@ def delete_seed_flow(request: SeedFlowInput) -> SeedFlow:
     add(Teardown.delete_seed_gateway, after=["delete_controller_installations"], **wait(minutes=15))
     add(Teardown.delete_seed_secrets, after=["delete_controller_installations"])
     add(System.delete_seed_resource_manager, after=["delete_seed_gateway"], **wait(minutes=6))
-    add(System.delete_seed_priority_classes, after=["delete_seed_resource_manager"])
+    add(System.delete_seed_excess_capacity, after=["wait_seed_unused"])
+    add(System.delete_seed_priority_classes, after=["delete_seed_resource_manager", "delete_seed_excess_capacity"])
 
     # Delete kinds and policies, after all their objects.
     add(Teardown.delete_seed_crds, after=EVERYTHING, **wait(minutes=5))

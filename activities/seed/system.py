@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
-from activities.components import priority, resource_manager
+from activities.components import excess_capacity, priority, resource_manager
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER
 from api import resources
@@ -18,6 +18,7 @@ from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 from api.contracts.operations import SeedTask, TaskResult
 from api.labels import pod_security
 from kube.client import KubeClient
+from kube.objects import label_selector
 
 _MINUTE = 60.0
 
@@ -88,6 +89,31 @@ class SeedSystemActivities:
         ]
         await rollout.delete(seed, roles, None)
         return TaskResult()
+
+    @activity.defn
+    async def deploy_seed_excess_capacity(self, task: SeedTask) -> TaskResult:
+        """Apply the placeholders that the Seed wants, and delete others.
+
+        It does not wait for them: placeholders run only where there is room. A second run changes nothing.
+        """
+        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        wanted = excess_capacity.objects(seed)
+        for each in wanted:
+            await self._clusters.seed.apply(each, manager=MANAGER)
+        await self._delete_placeholders(kept={each["metadata"]["name"] for each in wanted})
+        return TaskResult(note=f"{len(wanted)} reservations")
+
+    @activity.defn
+    async def delete_seed_excess_capacity(self, task: SeedTask) -> TaskResult:
+        """Delete all placeholders. A second run finds none."""
+        await self._delete_placeholders(kept=set())
+        return TaskResult()
+
+    async def _delete_placeholders(self, kept: set[str]) -> None:
+        labels = label_selector(excess_capacity.SELECT)
+        live = await self._clusters.seed.list(resources.DEPLOYMENT, GARDEN_NAMESPACE, labels=labels)
+        names = [each["metadata"]["name"] for each in live if each["metadata"]["name"] not in kept]
+        await rollout.delete(self._clusters.seed, [(resources.DEPLOYMENT, name) for name in names], GARDEN_NAMESPACE)
 
     async def _replicas(self) -> int:
         """Replicas of a component: two if they can run on two nodes; two on one node would be lost together."""

@@ -11,7 +11,7 @@ from api import constants
 from api.access import RBAC
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.project import Project, Subject
-from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.seed import ExcessCapacityReservation, Seed
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.project_access import OWNER, ROLES, roles_of
 from api.decisions.versions import Version, is_version, stage
@@ -180,11 +180,28 @@ def check_seed(seed: Seed, old: Seed | None = None) -> Faults:
     if services and services.external_traffic_policy not in (None, *policies):
         path = SPEC / "settings" / "loadBalancerServices" / "externalTrafficPolicy"
         faults.unsupported(path, services.external_traffic_policy, policies)
+    _check_reservations(spec.settings.excess_capacity_reservation, faults)
     topology = spec.settings.topology_aware_routing
     if topology and topology.enabled and len(spec.provider.zones or []) < 2:
         faults.forbidden(SPEC / "settings" / "topologyAwareRouting" / "enabled", "needs a seed with at least two zones")
     check_offered(seed, old, faults)
     return faults
+
+
+def _check_reservations(reservation: ExcessCapacityReservation | None, faults: Faults) -> None:
+    """Faults of placeholder pods that Kubernetes would not create, or that would reserve nothing."""
+    for index, config in enumerate((reservation and reservation.configs) or []):
+        path = SPEC / "settings" / "excessCapacityReservation" / "configs" @ index
+        if not config.resources:
+            faults.required(path / "resources", "a reservation names its amounts, for example cpu and memory")
+        for position, each in enumerate(config.tolerations or []):
+            here = path / "tolerations" @ position
+            if each.operator == "Exists" and each.value:
+                faults.invalid(here / "value", each.value, "must be empty with operator Exists")
+            if not each.key and each.operator != "Exists":
+                faults.invalid(here / "operator", each.operator, "must be Exists if there is no key")
+            if each.toleration_seconds is not None and each.effect != "NoExecute":
+                faults.invalid(here / "tolerationSeconds", each.toleration_seconds, "needs effect NoExecute")
 
 
 def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:

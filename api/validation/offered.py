@@ -30,7 +30,6 @@ _NO_ADDONS = "this version deploys no addons: deploy your own into the cluster"
 _NO_DNS_EXTENSION = "only an extension for more DNS names would read it, and none is registered: leave it out"
 _IPV4 = "only [IPv4] is supported"
 _NO_SEED_VPA = "this version does not scale control planes vertically: set enabled to false"
-_NO_WATCHDOG = "this version has no dependency watchdog: set enabled to false"
 _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
@@ -65,23 +64,15 @@ SEED = {
     "spec.resources": NotOffered("only extensions for seeds would read them, and this version has none"),
     "spec.volume.minimumSize": NotOffered("volumes of control planes have the sizes of this version"),
     "spec.volume.providers": NotOffered("volumes of control planes have storage class default"),
-    "spec.settings.excessCapacityReservation.enabled": NotOffered(
-        "this version reserves no capacity for new control planes: set it to false"
-    ),
-    "spec.settings.excessCapacityReservation.configs": NotOffered(
-        "this version reserves no capacity for new control planes"
-    ),
     "spec.settings.loadBalancerServices.proxyProtocol.allowed": NotOffered(
         "the gateway of a seed does not read the PROXY protocol"
     ),
-    "spec.settings.loadBalancerServices.zonalIngress": NotOffered(_NO_ZONES_OF_SERVICE),
+    "spec.settings.loadBalancerServices.zonalIngress.enabled": NotOffered(f"{_NO_ZONES_OF_SERVICE}: set it to false"),
     "spec.settings.loadBalancerServices.zones": NotOffered(_NO_ZONES_OF_SERVICE),
     "spec.settings.verticalPodAutoscaler.enabled": NotOffered(_NO_SEED_VPA),
     "spec.settings.verticalPodAutoscaler.featureGates": NotOffered(_NO_SEED_VPA),
     "spec.settings.verticalPodAutoscaler.maxAllowed": NotOffered(_NO_SEED_VPA),
     "spec.settings.persistentVolumeClaimAutoscaler.enabled": NotOffered("this version does not resize volumes"),
-    "spec.settings.dependencyWatchdog.weeder.enabled": NotOffered(_NO_WATCHDOG),
-    "spec.settings.dependencyWatchdog.prober.enabled": NotOffered(_NO_WATCHDOG),
     "spec.settings.topologyAwareRouting.enabled": NotOffered(
         "Services of control planes do not prefer endpoints of their own zone"
     ),

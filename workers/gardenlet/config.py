@@ -112,7 +112,7 @@ class SeedCareConfig(ApiModel):
 
 
 class WatchdogConfig(ApiModel):
-    """Configuration of the dependency watchdog."""
+    """Configuration of the dependency watchdog. A Seed switches its parts by ``spec.settings.dependencyWatchdog``."""
 
     enabled: bool = True
     probe_interval: timedelta = timedelta(seconds=10)

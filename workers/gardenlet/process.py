@@ -17,7 +17,7 @@ from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.backup_entries import BackupEntryController
 from workers.gardenlet.bastions import BastionController
-from workers.gardenlet.care import CareController, Watchdog
+from workers.gardenlet.care import CareController, Watchdog, Weeder
 from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.extension_access import ExtensionAccessController
@@ -99,6 +99,7 @@ async def run(config_path: str) -> None:
                 BastionController(clusters).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
+                Weeder(clusters, config.watchdog).run(),
                 RequiredInstallations(clusters).run(),
                 SeedCare(clusters, config.seed_care, config.shoot_care, config.gateways).run(),
                 ClusterStatusController(clusters).run(),

@@ -104,10 +104,20 @@ class SeedVolume(KubeModel):
     providers: list[VolumeProvider] | None = None
 
 
+class PodToleration(KubeModel):
+    """A toleration of placeholder pods, as in a Pod."""
+
+    key: str | None = None
+    operator: Literal["Equal", "Exists"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
 class ExcessCapacityConfig(KubeModel):
     resources: dict[str, Quantity]
     node_selector: dict[str, str] | None = None
-    tolerations: list[Raw] | None = None
+    tolerations: list[PodToleration] | None = None
 
 
 class ExcessCapacityReservation(KubeModel):

@@ -74,10 +74,41 @@ def test_entries_that_shoots_use_cannot_be_removed_from_a_cloud_profile(path, va
             "loadBalancerServices.externalTrafficPolicy: Unsupported value",
         ),
         ("spec.settings", {"topologyAwareRouting": {"enabled": True}}, "needs a seed with at least two zones"),
+        *(
+            ("spec.settings", {"excessCapacityReservation": {"configs": [{"resources": {"cpu": "1"}, **config}]}}, said)
+            for config, said in (
+                ({"resources": {}}, "configs[0].resources: Required value"),
+                ({"resources": {"cpu": "-1"}}, "must not be negative"),
+                ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "tolerations[0].value: Invalid"),
+                ({"tolerations": [{"operator": "Equal"}]}, "tolerations[0].operator: Invalid value"),
+                ({"tolerations": [{"key": "a", "tolerationSeconds": 5}]}, "needs effect NoExecute"),
+            )
+        ),
+        (
+            "spec.settings",
+            {"loadBalancerServices": {"zonalIngress": {"enabled": True}}},
+            "one address for all zones: set it to false",
+        ),
     ],
 )
 def test_a_bad_seed(path, value, complaint):
     assert complaint in str(check_seed(Seed.of(changed(SEED, path, value))))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"excessCapacityReservation": {"enabled": True, "configs": [{"resources": {"cpu": "1"}, "tolerations": [
+            {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute", "tolerationSeconds": 5},
+            {"operator": "Exists"},
+        ]}]}},
+        {"excessCapacityReservation": {"enabled": False}},
+        {"loadBalancerServices": {"zonalIngress": {"enabled": False}}},
+        {"dependencyWatchdog": {"weeder": {"enabled": True}, "prober": {"enabled": False}}},
+    ],
+)  # fmt: skip
+def test_settings_that_a_seed_offers(settings):
+    assert not check_seed(Seed.of(changed(SEED, "spec.settings", settings)))
 
 
 def test_the_class_of_the_gateway_s_service_is_fixed():

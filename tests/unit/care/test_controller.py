@@ -28,6 +28,7 @@ from workers.gardenlet.config import ShootCareConfig, WatchdogConfig
 
 NAMESPACE = "shoot--local--demo"
 SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
+SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
 PODS, NODES, LEASES = "/api/v1/pods", "/api/v1/nodes", "/apis/coordination.k8s.io/v1/leases"
 DEPLOYMENTS_PATH = "/apis/apps/v1/deployments"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -296,3 +297,25 @@ async def test_the_watchdog_stops_and_starts_by_what_nodes_have_written(world: W
         await until(lambda: replicas() == [0, 0])
         beat(ago=1)
         await until(lambda: replicas() == [1, 1])
+
+
+async def test_a_watchdog_that_is_switched_off_starts_what_it_has_stopped(world: World) -> None:
+    """No other component starts these controllers."""
+    workers = {**SHOOT["spec"]["provider"], "workers": [{"name": "a"}]}
+    world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "provider": workers}})
+    world.garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "spec": {}})
+    world.shoot.put(NODES, {"metadata": {"name": "n1"}})
+    spec = {"leaseDurationSeconds": 40, "renewTime": (datetime.now(UTC) - timedelta(hours=1)).isoformat()}
+    world.shoot.put(LEASES, {"metadata": {"name": "n1"}, "spec": spec}, "kube-node-lease")
+
+    def replicas() -> int:
+        found = world.seed.find(DEPLOYMENTS_PATH, watchdog.STOPPED[0], NAMESPACE)
+        return int((found or {})["spec"]["replicas"])
+
+    await world.clusters.seed_caches.of(resources.DEPLOYMENT).synced()
+    config = WatchdogConfig(probe_interval=timedelta(seconds=0.05), failures=1)
+    async with world.running(Watchdog(world.clusters, config)):
+        await until(lambda: replicas() == 0)
+        settings = {"dependencyWatchdog": {"prober": {"enabled": False}}}
+        world.garden.change(SEEDS, "seed-1", None, {"spec": {"settings": settings}})
+        await until(lambda: replicas() == 1)

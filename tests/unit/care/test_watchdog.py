@@ -13,6 +13,7 @@ from workers.gardenlet.care.watchdog import Verdict
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 NAMESPACE = "shoot--local--demo"
+DISABLED = {"prober": {"enabled": False}, "weeder": {"enabled": False}}
 
 
 def node(name: str) -> dict[str, Any]:

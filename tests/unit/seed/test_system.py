@@ -24,7 +24,8 @@ NAME = "gardener-resource-manager"
 class Seed:
     """A seed, and the activities of its gardenlet."""
 
-    def __init__(self, server: ApiServer, clusters: Clusters) -> None:
+    def __init__(self, garden: ApiServer, server: ApiServer, clusters: Clusters) -> None:
+        self.garden = garden
         self.server = server
         self.clusters = clusters
         self.activities = SeedSystemActivities(clusters)
@@ -54,7 +55,7 @@ async def seed() -> AsyncIterator[Seed]:
         server.client() as client,
     ):
         clusters = Clusters(garden_client, client, "seed-1")
-        yield Seed(server, clusters)
+        yield Seed(garden, server, clusters)
         await clusters.close()
 
 
@@ -113,3 +114,47 @@ async def test_the_resource_manager_stays_until_the_last_managed_resource_of_the
     assert not seed.find(DEPLOYMENTS, NAME)
     assert not seed.find(CLUSTER_ROLES, f"gardener.cloud:system:{NAME}", None)
     await seed.activities.delete_seed_resource_manager(TASK)
+
+
+SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
+PLACEHOLDERS = {f"reserve-excess-capacity-{index}" for index in range(2)}
+RESERVED = {
+    "resources": {"cpu": "1", "memory": "2Gi"},
+    "nodeSelector": {"pool": "control-planes"},
+    "tolerations": [{"key": "control-planes", "operator": "Exists", "effect": "NoSchedule"}],
+}
+
+
+async def placeholders(seed: Seed, reservation: dict[str, Any] | None) -> dict[str, Any]:
+    """Pod specs of the placeholders that the seed has after its reconciliation."""
+    settings = {"excessCapacityReservation": reservation} if reservation is not None else {}
+    seed.garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "spec": {"settings": settings}})
+    await seed.activities.deploy_seed_excess_capacity(TASK)
+    found = {name: seed.find(DEPLOYMENTS, name) for name in PLACEHOLDERS}
+    return {name: each["spec"]["template"]["spec"] for name, each in found.items() if each}
+
+
+async def test_each_reservation_has_a_placeholder_that_any_pod_displaces(seed: Seed) -> None:
+    found = await placeholders(seed, {"enabled": True, "configs": [RESERVED, {"resources": {"cpu": "500m"}}]})
+
+    assert found.keys() == PLACEHOLDERS
+    pod = found["reserve-excess-capacity-0"]
+    assert pod["priorityClassName"] == "gardener-reserve-excess-capacity"
+    assert pod["containers"][0]["resources"]["requests"] == RESERVED["resources"]
+    assert (pod["nodeSelector"], pod["tolerations"]) == (RESERVED["nodeSelector"], RESERVED["tolerations"])
+
+
+async def test_a_seed_without_setting_reserves_the_default(seed: Seed) -> None:
+    [pod] = (await placeholders(seed, None)).values()
+
+    assert pod["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "6Gi"}
+
+
+async def test_placeholders_that_are_not_wanted_any_more_are_deleted(seed: Seed) -> None:
+    await placeholders(seed, {"configs": [RESERVED, RESERVED]})
+    assert (await placeholders(seed, {"configs": [RESERVED]})).keys() == {"reserve-excess-capacity-0"}
+    assert await placeholders(seed, {"enabled": False, "configs": [RESERVED]}) == {}
+
+    await placeholders(seed, {"configs": [RESERVED]})
+    await seed.activities.delete_seed_excess_capacity(TASK)
+    assert not any(seed.find(DEPLOYMENTS, name) for name in PLACEHOLDERS)

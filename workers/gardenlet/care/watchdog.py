@@ -21,7 +21,7 @@ from kube.client import Object
 from kube.errors import ApiError
 from workers.gardenlet.care.checks import lease_expired, outline_of_lease
 from workers.gardenlet.config import WatchdogConfig
-from workers.gardenlet.garden_caches import shoots_here
+from workers.gardenlet.garden_caches import own_seed, shoots_here
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,16 @@ STOPPED = ("kube-controller-manager", "machine-controller-manager", "cluster-aut
 """Deployments to stop, in the order in which they are started again; they are stopped in the reverse order."""
 _PROBE_SECONDS = 8.0
 _PARALLEL = 20
+
+
+PROBER, WEEDER = "prober", "weeder"
+"""The two parts of the dependency watchdog, by their names in ``spec.settings.dependencyWatchdog`` of a Seed."""
+
+
+def is_switched_on(seed: Object | None, part: str) -> bool:
+    """Whether a Seed has a part of the dependency watchdog enabled, which is the default."""
+    settings = ((seed or {}).get("spec") or {}).get("settings") or {}
+    return bool(((settings.get("dependencyWatchdog") or {}).get(part) or {}).get("enabled", True))
 
 
 class Verdict(Enum):
@@ -106,6 +116,7 @@ class Watchdog:
         self._clusters = clusters
         self._config = config
         self._shoots = shoots_here(clusters)
+        self._seeds = own_seed(clusters)
         self._deployments = clusters.seed_caches.of(resources.DEPLOYMENT)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._streak: dict[str, tuple[Verdict, int]] = {}
@@ -143,6 +154,10 @@ class Watchdog:
         namespace = shoot["status"]["technicalID"]
         async with slots:
             try:
+                if not is_switched_on(self._seeds.get(self._clusters.seed_name), PROBER):
+                    # What the prober has stopped must not stay stopped, and only the prober starts it.
+                    await self._act(namespace, Verdict.REPORTING)
+                    return
                 verdict = await self._ask(namespace)
                 known, count = self._streak.get(namespace, (Verdict.UNKNOWN, 0))
                 count = count + 1 if verdict is known else 1
