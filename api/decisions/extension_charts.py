@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from api.constants import GARDEN_NAMESPACE, ROLE, ROLE_EXTENSION, SEED_NAMESPACE_PREFIX
+from api.constants import GARDEN_NAMESPACE, POD_SECURITY_ENFORCE, ROLE, ROLE_EXTENSION, SEED_NAMESPACE_PREFIX
 from api.decisions.conditions import Finding, find_condition
 from api.resources import Object, ObjectView
 
@@ -23,9 +23,6 @@ INSTALLATION_LABEL = "controllerinstallation-name"
 """Label of the ManagedResource: name of its ControllerInstallation."""
 REGISTRATION_LABEL = "controllerregistration.core.gardener.cloud/name"
 """Label of the extension's namespace: name of its ControllerRegistration."""
-POD_SECURITY_ENFORCE = "security.gardener.cloud/pod-security-enforce"
-"""Annotation of a ControllerInstallation, copied from its ControllerRegistration: pod security level of the extension's
-namespace."""
 INJECT_LABEL = "extensions.gardener.cloud/inject-garden-kubeconfig"
 """Label of a pod template; with value ``false`` it gets no access to the garden."""
 ACCESS_SECRET = "garden-access-extension"

@@ -32,7 +32,7 @@ _HASH = 16
 
 
 @dataclass(frozen=True)
-class Garden:
+class Facts:
     """Objects of the garden on which the installations of one seed depend."""
 
     seed: ObjectView
@@ -62,7 +62,7 @@ class Plan:
     """Needs of the seed that no installation serves, each with what an operator can do."""
 
 
-def plan(garden: Garden) -> Plan:
+def plan(facts: Facts) -> Plan:
     """Work out the changes.
 
     - A registration without a ControllerDeployment has no installation: an operator runs its controller.
@@ -70,9 +70,9 @@ def plan(garden: Garden) -> Plan:
     - An installation whose condition Required is True stays, because extension objects of its kinds exist in the seed.
     - An installation in deletion is replaced once it is gone.
     """
-    registrations = {each.metadata.name: each for each in models(garden.registrations)}
-    needed, faults = _needed(garden, list(registrations.values()))
-    existing = _by_registration(garden.installations)
+    registrations = {each.metadata.name: each for each in models(facts.registrations)}
+    needed, faults = _needed(facts, list(registrations.values()))
+    existing = _by_registration(facts.installations)
     create: list[Object] = []
     change: list[tuple[ObjectView, Object]] = []
     for name in sorted(needed):
@@ -80,15 +80,15 @@ def plan(garden: Garden) -> Plan:
         if registration.metadata.deletion_timestamp is not None:
             continue
         deployment_name = _deployment_of(registration)
-        deployment = (garden.deployments or {}).get(deployment_name or "")
+        deployment = (facts.deployments or {}).get(deployment_name or "")
         if deployment is None:
             faults.append(
                 f"ControllerRegistration {name} names ControllerDeployment {deployment_name}, which does not exist: "
                 "create it, or change spec.deployment.deploymentRefs"
             )
             continue
-        stored = next(each for each in garden.registrations if each["metadata"]["name"] == name)
-        wanted = _installation(garden.seed, stored, deployment)
+        stored = next(each for each in facts.registrations if each["metadata"]["name"] == name)
+        wanted = _installation(facts.seed, stored, deployment)
         if not existing[name]:
             create.append(wanted)
         elif not _is_deleting(existing[name][0]) and (patch := _patch(existing[name][0], wanted)):
@@ -128,25 +128,25 @@ def deploys(registration: ObjectView) -> bool:
     return bool(deployment.get("deploymentRefs"))
 
 
-def needed_pairs(garden: Garden, registrations: Registrations) -> set[Pair]:
+def needed_pairs(facts: Facts, registrations: Registrations) -> set[Pair]:
     """Kinds and types of the extension objects that a seed has or will have.
 
     A Seed in deletion needs nothing for itself: its flow deletes its own extension objects, and condition Required
     keeps their extensions until then.
     """
-    pairs = set() if _is_deleting(garden.seed) else required_pairs_of_seed(garden.seed, registrations)
-    pairs |= {("BackupBucket", each["spec"]["provider"]["type"]) for each in garden.buckets}
-    pairs |= {("BackupEntry", each["spec"]["provider"]["type"]) for each in garden.entry_buckets}
-    for shoot in garden.shoots:
-        pairs |= required_pairs(shoot, garden.seed, registrations)
+    pairs = set() if _is_deleting(facts.seed) else required_pairs_of_seed(facts.seed, registrations)
+    pairs |= {("BackupBucket", each["spec"]["provider"]["type"]) for each in facts.buckets}
+    pairs |= {("BackupEntry", each["spec"]["provider"]["type"]) for each in facts.entry_buckets}
+    for shoot in facts.shoots:
+        pairs |= required_pairs(shoot, facts.seed, registrations)
     return pairs
 
 
-def _needed(garden: Garden, registrations: list[ControllerRegistration]) -> tuple[set[str], list[str]]:
+def _needed(facts: Facts, registrations: list[ControllerRegistration]) -> tuple[set[str], list[str]]:
     """Names of the registrations that the seed needs and that have a deployment, and faults."""
-    pairs = needed_pairs(garden, registrations)
+    pairs = needed_pairs(facts, registrations)
     names, served = set(), set()
-    labels = garden.seed["metadata"].get("labels") or {}
+    labels = facts.seed["metadata"].get("labels") or {}
     for registration in registrations:
         offered = {(each.kind, each.type) for each in registration.spec.resources or ()}
         deployment = registration.spec.deployment
@@ -155,7 +155,7 @@ def _needed(garden: Garden, registrations: list[ControllerRegistration]) -> tupl
         served |= offered
         if _deployment_of(registration) is None:
             continue
-        if offered & pairs or _by_policy(registration, garden):
+        if offered & pairs or _by_policy(registration, facts):
             names.add(registration.metadata.name)
     faults = [
         f"no ControllerRegistration offers {kind} of type {type_}: register an extension that does"
@@ -164,13 +164,13 @@ def _needed(garden: Garden, registrations: list[ControllerRegistration]) -> tupl
     return names, faults
 
 
-def _by_policy(registration: ControllerRegistration, garden: Garden) -> bool:
+def _by_policy(registration: ControllerRegistration, facts: Facts) -> bool:
     if registration.metadata.deletion_timestamp is not None or registration.spec.deployment is None:
         return False
     policy = registration.spec.deployment.policy
     if policy == "Always":
-        return not _is_deleting(garden.seed)
-    return policy == "AlwaysExceptNoShoots" and any(True for _ in garden.shoots)
+        return not _is_deleting(facts.seed)
+    return policy == "AlwaysExceptNoShoots" and any(True for _ in facts.shoots)
 
 
 def _deployment_of(registration: ControllerRegistration) -> str | None:

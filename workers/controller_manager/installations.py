@@ -16,7 +16,7 @@ from typing import Any
 from api import resources
 from api.constants import CONTROLLER_INSTALLATION_REQUIRED
 from api.decisions.conditions import find_condition
-from api.decisions.installations import Garden, Plan, plan
+from api.decisions.installations import Facts, Plan, plan
 from api.resources import Object, ObjectView
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
@@ -93,7 +93,7 @@ class _Reconciler:
         buckets = self._caches.of(resources.CORE_BACKUP_BUCKET)
         deployments = self._caches.of(resources.CONTROLLER_DEPLOYMENT).list()
         return plan(
-            Garden(
+            Facts(
                 seed=seed,
                 registrations=self._caches.of(resources.CONTROLLER_REGISTRATION).list(),
                 deployments={each["metadata"]["name"]: each for each in deployments},

@@ -124,6 +124,9 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch_as_read": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),
+    "workers.gardenlet.required_installations.RequiredInstallations._write edit": (
+        f"patch {INSTALLATION}/status /notes-mine",
+    ),
     "workers.gardenlet.seed_care.SeedCare._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
     "workers.gardenlet.registration.register emit": EVENT,

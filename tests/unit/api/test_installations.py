@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.decisions.installations import Garden, deploys, needed_pairs, plan, required
+from api.decisions.installations import Facts, deploys, needed_pairs, plan, required
 from tests.unit.api.shoots import changed
 from tests.unit.api.test_registrations import shoot
 
@@ -36,9 +36,9 @@ def installation(name: str = "ext-1", conditions: Any = (), of: str = "ext", **m
     }
 
 
-def garden(*registrations: dict[str, Any], **rest: Any) -> Garden:
+def garden(*registrations: dict[str, Any], **rest: Any) -> Facts:
     settings = {"seed": SEED, "deployments": {"chart": DEPLOYMENT}, "registrations": registrations} | rest
-    return Garden(**settings)
+    return Facts(**settings)
 
 
 NEEDED = {"shoots": [shoot(networking={"type": "net"})]}
