@@ -5,6 +5,8 @@ answer is "allowed" or "no opinion". After "no opinion" RBAC decides, and garden
 home in the seed that hosts its control plane, and in the seed that the control plane moves to. So a seed cannot write
 to a Shoot that has moved away from it.
 
+An extension of a seed has an identity of its own, a ServiceAccount in namespace ``seed-<seed>``, with far fewer rights.
+
 Gardenlets write by server-side apply, so names are known before an object exists. Requests for an object that does not
 exist yet are refused, too: otherwise a gardenlet could repeat the request, and read the object as soon as it is
 created. Source: spec/api-core.md 11.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -83,18 +86,21 @@ _KEYS_OF_GARDEN = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, AD
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
 _EXTENSION = "extension-"
 """Prefix of the names of the ServiceAccounts of extensions in the namespace of their seed."""
+_EXTENSION_USER = re.compile(
+    rf"system:serviceaccount:(?P<namespace>{SEED_NAMESPACE_PREFIX}(?P<seed>[^:]+)):{_EXTENSION}(?P<installation>[^:]+)"
+)
 _READS = 10
 """Maximum number of objects that one decision reads from the API server."""
 _LAG_SECONDS = 1.0
 """How long a refusal waits for the caches. The API server waits 3 s for the answer."""
 _WAITING = 2
-"""Maximum number of refusals of one seed that wait at the same time, so that they do not use up all calls of the
+"""Maximum number of refusals of one user that wait at the same time, so that they do not use up all calls of the
 port."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request of a gardenlet."""
+    """A request of a gardenlet, or of an extension of a seed."""
 
     user: str
     verb: str
@@ -108,13 +114,25 @@ class Request:
 
     @property
     def seed(self) -> str:
-        return self.user.removeprefix(SEED_USER_PREFIX)
+        extension = _EXTENSION_USER.fullmatch(self.user)
+        return extension["seed"] if extension else self.user.removeprefix(SEED_USER_PREFIX)
+
+    @property
+    def installation(self) -> str:
+        """Name of the ControllerInstallation whose extension sent the request; empty: a gardenlet sent it."""
+        extension = _EXTENSION_USER.fullmatch(self.user)
+        return extension["installation"] if extension else ""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Request | None:
-        """Request in the spec of a SubjectAccessReview; None if no gardenlet sent it, or it is about no resource."""
-        user, attributes = spec.get("user") or "", spec.get("resourceAttributes")
-        if not attributes or not user.startswith(SEED_USER_PREFIX) or SEEDS_GROUP not in (spec.get("groups") or ()):
+        """Request in the spec of a SubjectAccessReview.
+
+        None if neither a gardenlet nor an extension sent it, or it is about no resource.
+        """
+        user, attributes, groups = spec.get("user") or "", spec.get("resourceAttributes"), spec.get("groups") or ()
+        extension = _EXTENSION_USER.fullmatch(user)
+        ours = user.startswith(SEED_USER_PREFIX) and SEEDS_GROUP in groups
+        if not attributes or not (ours or (extension and f"system:serviceaccounts:{extension['namespace']}" in groups)):
             return None
         group, plural = attributes.get("group", ""), attributes.get("resource", "")
         unknown = Resource(group, attributes.get("version", ""), "", plural)
@@ -159,11 +177,14 @@ def rights(request: Request) -> list[Right]:
     """Rights that allow a request if their conditions are true."""
     if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_GARDEN:
         return []
-    return [each for each in RIGHTS.get(request.resource, ()) if each.covers(request)]
+    table = EXTENSION_RIGHTS if request.installation else RIGHTS
+    return [each for each in table.get(request.resource, ()) if each.covers(request)]
 
 
 async def allows(request: Request, garden: Lookup) -> bool:
-    """Whether a gardenlet may do this, according to the objects that ``garden`` holds."""
+    """Whether a gardenlet or an extension may do this, according to the objects that ``garden`` holds."""
+    if request.installation and not await _is_installed(request, garden):
+        return False
     for right in rights(request):
         if right.when is None or await right.when(request, garden):
             return True
@@ -270,7 +291,12 @@ def configuration(kubeconfig: str) -> Object:
         "unauthorizedTTL": "1s",
         "cacheUnauthorizedRequests": False,
         "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": kubeconfig},
-        "matchConditions": [{"expression": f"'{SEEDS_GROUP}' in request.groups"}],
+        "matchConditions": [
+            {
+                "expression": f"'{SEEDS_GROUP}' in request.groups"
+                f" || request.user.startsWith('system:serviceaccount:{SEED_NAMESPACE_PREFIX}')"
+            }
+        ],
     }
     return {
         "apiVersion": "apiserver.config.k8s.io/v1",
@@ -299,13 +325,13 @@ def application(caches: Known, live: Finder) -> web.Application:
         decision = Decision(caches, live)
         if await decision.allows(request) or await decision.allows_now(request):
             return True, ""
-        if request.name and waiting[request.seed] < _WAITING:
-            waiting[request.seed] += 1
+        if request.name and waiting[request.user] < _WAITING:
+            waiting[request.user] += 1
             try:
                 if await decision.allows_soon(request):
                     return True, ""
             finally:
-                waiting[request.seed] -= 1
+                waiting[request.user] -= 1
         return False, await _missing_label(request, decision) or refused
 
     async def answer(http: web.Request) -> web.Response:
@@ -349,6 +375,20 @@ async def _own_signing_request(request: Request, garden: Lookup) -> bool:
 async def _own_installation(request: Request, garden: Lookup) -> bool:
     found = await _asked_about(request, garden)
     return found is not None and _seed_of(found) == request.seed
+
+
+async def _own_registration(request: Request, garden: Lookup) -> bool:
+    """Whether this is the ControllerInstallation of the extension that asks."""
+    return request.name == request.installation
+
+
+async def _own_namespace(request: Request, garden: Lookup) -> bool:
+    return request.namespace == f"{SEED_NAMESPACE_PREFIX}{request.seed}"
+
+
+async def _lease_of_extension(request: Request, garden: Lookup) -> bool:
+    """Whether the name of the Lease begins with that of the extension's ServiceAccount."""
+    return await _own_namespace(request, garden) and request.name.startswith(f"{_EXTENSION}{request.installation}")
 
 
 async def _deployment_here(request: Request, garden: Lookup) -> bool:
@@ -479,6 +519,12 @@ def _seed_of(installation: Object) -> str:
     return (installation["spec"].get("seedRef") or {}).get("name") or ""
 
 
+async def _is_installed(request: Request, garden: Lookup) -> bool:
+    """Whether the extension that asks is installed in the seed of its ServiceAccount."""
+    found = await garden.find(resources.CONTROLLER_INSTALLATION, request.installation)
+    return found is not None and _seed_of(found) == request.seed
+
+
 async def _deployments_here(request: Request, garden: Lookup) -> list[str]:
     """Names of the ControllerDeployments that are installed in this seed."""
     found = await garden.by_index(INSTALLATIONS_BY_SEED, request.seed)
@@ -585,5 +631,18 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     ),
 }
 """Rights of gardenlets by kind. All other requests are refused."""
+
+EXTENSION_RIGHTS: dict[Resource, tuple[Right, ...]] = {
+    resources.SHOOT: (Right(("get",), _shoot_here),),
+    resources.CONTROLLER_INSTALLATION: (Right(("get",), _own_registration),),
+    # A request that creates an object by its method POST names no object.
+    resources.LEASE: (
+        Right(("create",), _own_namespace),
+        Right(("get", "patch", "update"), _lease_of_extension),
+    ),
+}
+"""Rights of the extensions of a seed by kind, beside those of all authenticated users: these may read Seeds,
+CloudProfiles and ControllerRegistrations. An extension works on the objects of its seed. In the garden it reads no
+Secret, and writes only its Leases."""
 
 _KINDS = {(each.group, each.plural): each for each in RIGHTS}

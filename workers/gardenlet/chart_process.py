@@ -3,24 +3,22 @@
 Charts come from authors of extensions. A template may run for ever or use all memory, and Helm's engine can be stopped
 only with its process. The library of that engine also has 85 MB, which a gardenlet needs for seconds.
 
-Input and output are JSON on the standard streams, so that no value is in a command line.
+Input and output are JSON on the standard streams, so that no value is in a command line. The home directory is for this
+process alone.
 """
 
 import base64
 import json
-import os
 import re
 import resource
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 _CPU_SECONDS = 60
-_SYSTEM_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SEPARATOR = re.compile(r"^---\s*$", re.MULTILINE)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 
@@ -37,27 +35,18 @@ def main() -> None:
     """Read the request from stdin, write the answer to stdout."""
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     request = json.load(sys.stdin)
-    with tempfile.TemporaryDirectory(prefix="chart-") as directory:
-        os.environ |= {"HOME": directory, "HELM_CACHE_HOME": directory, "HELM_CONFIG_HOME": directory}
-        os.environ |= {"HELM_DATA_HOME": directory, "DOCKER_CONFIG": directory}
-        try:
-            answer: dict[str, Any] = answered(request, Path(directory))
-        except Unusable as error:
-            answer = {"reason": error.reason, "message": str(error)}
+    try:
+        answer: dict[str, Any] = answered(request)
+    except Unusable as error:
+        answer = {"reason": error.reason, "message": str(error)}
     json.dump(answer, sys.stdout)
 
 
-def answered(request: dict[str, Any], directory: Path) -> dict[str, Any]:
+def answered(request: dict[str, Any]) -> dict[str, Any]:
     """Objects of the chart's templates, and its CustomResourceDefinitions. Raises Unusable."""
-    if authorities := request.get("authorities"):
-        # Go reads authorities from this file. It holds the system's, too: a registry may redirect to a public store.
-        known = _SYSTEM_AUTHORITIES.read_text() if _SYSTEM_AUTHORITIES.exists() else ""
-        bundle = directory / "authorities.crt"
-        bundle.write_text(f"{known}\n{authorities}")
-        os.environ["SSL_CERT_FILE"] = str(bundle)
-    import helm_python as helm  # it starts Go's runtime, which reads the environment now
+    import helm_python as helm
 
-    archive = base64.b64decode(request["chart"]) if request.get("chart") else _pulled(request, directory)
+    archive = base64.b64decode(request["chart"]) if request.get("chart") else _pulled(request, Path.home())
     try:
         with helm.Chart.load_archive(archive) as chart:
             values = _with_resources(request["values"], request.get("resources") or {})

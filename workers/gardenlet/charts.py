@@ -6,6 +6,7 @@ import binascii
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from api.resources import Object
 _PROGRAM = Path(__file__).with_name("chart_process.py")
 """A file and no module: a module would import its package, and so the whole gardenlet."""
 _KEPT_ENVIRONMENT = ("PATH", "TMPDIR", "HTTPS_PROXY", "NO_PROXY")
+_SYSTEM_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _LIMIT_SECONDS = 60.0
 _MESSAGE_CHARACTERS = 1000
 """Maximum length of a message in a condition."""
@@ -58,7 +60,6 @@ class Chart:
             "chart": self.raw,
             "reference": self.reference,
             "credentials": self.credentials,
-            "authorities": self.authorities,
             "resources": dict(self.resources),
         }
 
@@ -72,25 +73,25 @@ class Rendered:
 
 async def rendered(chart: Chart, limit: float = _LIMIT_SECONDS) -> Rendered:
     """Pull and render a chart. Raises ChartError."""
-    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # modules beside the program are no modules of it
-        str(_PROGRAM),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,  # Helm's log may quote values
-        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    try:
-        async with asyncio.timeout(limit):
-            output, _ = await process.communicate(json.dumps(chart.request).encode())
-    except TimeoutError:
-        raise ChartError("ChartCannotBeRendered", f"Helm did not end within {limit:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    with tempfile.TemporaryDirectory(prefix="chart-") as home:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # modules beside the program are no modules of it
+            str(_PROGRAM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # Helm's log may quote values
+            env=_environment(chart, Path(home)),
+        )
+        try:
+            async with asyncio.timeout(limit):
+                output, _ = await process.communicate(json.dumps(chart.request).encode())
+        except TimeoutError:
+            raise ChartError("ChartCannotBeRendered", f"Helm did not end within {limit:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
     try:
         answer = json.loads(output)
     except ValueError:
@@ -100,6 +101,19 @@ async def rendered(chart: Chart, limit: float = _LIMIT_SECONDS) -> Rendered:
     if "reason" in answer:
         raise ChartError(answer["reason"], _without_secrets(answer["message"], chart))
     return Rendered(tuple(answer["objects"]), tuple(answer["definitions"]))
+
+
+def _environment(chart: Chart, home: Path) -> dict[str, str]:
+    """Environment of the process. Helm's engine reads it at its start, and keeps files in its home directory alone."""
+    kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+    if chart.authorities:
+        # The engine reads authorities from one file. A registry may redirect to a store with a public certificate.
+        known = _SYSTEM_AUTHORITIES.read_text() if _SYSTEM_AUTHORITIES.exists() else ""
+        bundle = home / "authorities.crt"
+        bundle.write_text(f"{known}\n{chart.authorities}")
+        kept["SSL_CERT_FILE"] = str(bundle)
+    homes = ("HOME", "HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "DOCKER_CONFIG")
+    return {**kept, **dict.fromkeys(homes, str(home)), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _without_secrets(message: str, chart: Chart) -> str:

@@ -36,16 +36,18 @@ from kube.errors import ApiError, NotFound
 from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
 from workers.gardenlet.charts import Chart, ChartError, Rendered, rendered
 from workers.gardenlet.garden_caches import own_seed
+from workers.lib import resource_names as names
 
 log = logging.getLogger(__name__)
 
+GARDEN_TOKENS = f"{names.PURPOSE}={names.PURPOSE_TOKEN_REQUESTOR},{names.CLASS}={GARDEN_NAMESPACE}"
+"""Selector of the Secrets of a seed with tokens for the garden."""
 _MANAGER = "gardenlet"
 _SEED_CLASS = "seed"
 _SETTLED = Operation("Reconcile", "Succeeded")
 """No operation is in progress, so failed checks are not shown as Progressing."""
 _PLAIN_BYTES = 700_000
 """Manifests beyond this size are compressed: a Secret holds 1 MiB at most."""
-_KEEP_OBJECT = "resources.gardener.cloud/keep-object"
 _WORKERS = 2
 """Number of charts that are rendered at the same time; each takes a processor and 70 MB for a second."""
 _GOING_SECONDS = 1.0
@@ -289,7 +291,7 @@ def _reference(repository: Object) -> str:
 def _kept(definition: Object) -> Object:
     """A CustomResourceDefinition that stays when the extension is removed: its end would delete all its objects."""
     metadata = definition["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), _KEEP_OBJECT: "true"}
+    annotations = {**(metadata.get("annotations") or {}), names.KEEP_OBJECT: "true"}
     return {**definition, "metadata": {**metadata, "annotations": annotations}}
 
 

@@ -12,6 +12,7 @@ from temporalio.worker import Worker
 from activities.clusters import Clusters
 from activities.secrets.manager import SecretsManager
 from activities.seed.system import apply_priority_classes
+from api.constants import GARDEN_NAMESPACE
 from api.contracts.operations import seed_queue
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
@@ -22,7 +23,7 @@ from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
-from workers.gardenlet.installations import InstallationController
+from workers.gardenlet.installations import GARDEN_TOKENS, InstallationController
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
@@ -39,6 +40,7 @@ from workers.lib.leader import run_as_leader
 from workers.lib.runtime import Health, kube_client, load_config, run_until_signal
 from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import connect, follow_certificate
+from workers.lib.token_requestor import TokenRequestor as GardenTokens
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +110,14 @@ async def run(config_path: str) -> None:
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),
+                GardenTokens(
+                    source=clusters.seed,
+                    source_caches=clusters.seed_caches,
+                    target=clusters.garden,
+                    namespaces=[None],
+                    secret_class=GARDEN_NAMESPACE,
+                    labels=GARDEN_TOKENS,
+                ).run(),
             ),
         )
     finally:

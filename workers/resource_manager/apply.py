@@ -24,8 +24,9 @@ from api.resources import (
 from kube.client import KubeClient, Object
 from kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from kube.objects import label_selector
-from workers.resource_manager import names
-from workers.resource_manager.manifests import Reference, annotation, pod_templates, truthy_annotation
+from workers.lib import resource_names as names
+from workers.lib.resource_names import annotation
+from workers.resource_manager.manifests import Reference, pod_templates, truthy_annotation
 
 MANAGER = "gardener-resource-manager"
 

@@ -22,7 +22,7 @@ from api.resources import (
 )
 from kube.client import KubeClient, Object
 from kube.errors import ApiError, NotFound
-from workers.resource_manager import names
+from workers.lib import resource_names as names
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from kube.errors import ApiError, NotFound
 from kube.finalizers import ensure_finalizer, remove_finalizer
 from kube.objects import label_selector
 from workers.lib import health
-from workers.resource_manager import names
+from workers.lib import resource_names as names
+from workers.lib.resource_names import annotation
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
 from workers.resource_manager.lost_pods import LostPods
@@ -35,7 +36,6 @@ from workers.resource_manager.manifests import (
     WITH_PODS,
     Equivalences,
     Reference,
-    annotation,
     decode,
     finish,
     in_order,

@@ -13,7 +13,8 @@ import yaml
 from api import compression
 from api.labels import is_true
 from kube.client import Object
-from workers.resource_manager import names
+from workers.lib import resource_names as names
+from workers.lib.resource_names import annotation
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -178,11 +179,6 @@ def pod_templates(obj: Mapping[str, Any]) -> list[Object]:
 WITH_PODS = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob"}
 )
-
-
-def annotation(obj: Mapping[str, Any], key: str) -> str | None:
-    value: str | None = (obj["metadata"].get("annotations") or {}).get(key)
-    return value
 
 
 def truthy_annotation(obj: Mapping[str, Any], key: str) -> bool:

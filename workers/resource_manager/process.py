@@ -83,7 +83,7 @@ async def _controllers(
     parts = [managed_resources.run(), become_ready()]
     # Imported only if enabled: most processes of this kind are small pods with a memory limit.
     if wanted.token_requestor.enabled:
-        from workers.resource_manager.token_requestor import TokenRequestor
+        from workers.lib.token_requestor import TokenRequestor
 
         requestor = TokenRequestor(
             source=source,

@@ -127,6 +127,10 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.required_installations.RequiredInstallations._write edit": (
         f"patch {INSTALLATION}/status /notes-mine",
     ),
+    "workers.gardenlet.process.run GardenTokens": (
+        *applied("serviceaccounts seed-seed-1/extension-notes-mine"),
+        "create serviceaccounts/token seed-seed-1/extension-notes-mine",
+    ),
     "workers.gardenlet.seed_care.SeedCare._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
     "workers.gardenlet.registration.register emit": EVENT,

@@ -13,7 +13,7 @@ from kube.cache import Caches
 from tests.unit.kube.pki import certificates
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE, SECRETS
-from workers.resource_manager.token_requestor import TokenRequestor, renew_after
+from workers.lib.token_requestor import TokenRequestor, renew_after
 
 ACCOUNTS = "/api/v1/serviceaccounts"
 SA = "serviceaccount.resources.gardener.cloud"

@@ -1,5 +1,8 @@
 """Annotations, labels and finalizers of ``resources.gardener.cloud``."""
 
+from collections.abc import Mapping
+from typing import Any
+
 _PREFIX = "resources.gardener.cloud/"
 
 FINALIZER = _PREFIX + "gardener-resource-manager"
@@ -37,3 +40,9 @@ DO_NOT_EDIT = (
     "DO NOT EDIT - This resource is managed by gardener-resource-manager.\n"
     "Any modifications are discarded and the resource is returned to the original state."
 )
+
+
+def annotation(obj: Mapping[str, Any], key: str) -> str | None:
+    """Value of an annotation of an object; None without it."""
+    value: str | None = (obj["metadata"].get("annotations") or {}).get(key)
+    return value

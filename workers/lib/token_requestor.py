@@ -21,13 +21,14 @@ from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.edit import patch_as_read
-from kube.errors import AlreadyExists, ApiError, NotFound
+from kube.errors import ApiError, NotFound
 from kube.kubeconfig import KubeconfigError, parse_kubeconfig
-from workers.resource_manager import names
-from workers.resource_manager.manifests import annotation
+from workers.lib import resource_names as names
+from workers.lib.resource_names import annotation
 
 _log = logging.getLogger(__name__)
 
+_MANAGER = "gardener-resource-manager"
 _DEFAULT_LIFETIME = timedelta(hours=12)
 _LONGEST_USE = timedelta(hours=24)
 _KEYS = ("token", "bundle.crt", "kubeconfig")
@@ -52,13 +53,16 @@ class TokenRequestor:
         target: KubeClient,
         namespaces: Iterable[str | None],
         secret_class: str,
+        labels: str = "",
         workers: int = 5,
     ) -> None:
+        """``labels``: selector of the Secrets to watch; empty: the watch is one that others use for all Secrets."""
         self._source = source
         self._caches = source_caches
         self._target = target
         self._namespaces = tuple(namespaces)
         self._class = secret_class
+        self._labels = labels
         self._controller = Controller(
             "token-requestor", self._reconcile, workers=workers, first_delay=0.2, longest_delay=15.0
         )
@@ -67,7 +71,7 @@ class TokenRequestor:
 
     async def run(self) -> None:
         for namespace in self._namespaces:
-            self._controller.watch(self._caches.of(SECRET, namespace), when=self._concerns_us)
+            self._controller.watch(self._caches.of(SECRET, namespace, self._labels), when=self._concerns_us)
         await self._controller.run()
 
     def _concerns_us(self, event: WatchEvent) -> bool:
@@ -145,11 +149,11 @@ class TokenRequestor:
             "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
             "automountServiceAccountToken": False,
         }
-        try:
-            await self._target.create(account)
+        live = await self._target.find(SERVICE_ACCOUNT, name, namespace)
+        if live is None:
+            # A gardenlet may create an object only by a request that names it, as server-side apply does.
+            await self._target.apply_blindly(account, manager=_MANAGER)
             return
-        except AlreadyExists:
-            live = await self._target.get(SERVICE_ACCOUNT, name, namespace)
         wanted: Object = {}
         if live.get("automountServiceAccountToken") is not False:
             wanted["automountServiceAccountToken"] = False
@@ -190,7 +194,7 @@ class TokenRequestor:
                     "type": "Opaque",
                     "data": data,
                 },
-                manager="gardener-resource-manager",
+                manager=_MANAGER,
             )
             data = dict.fromkeys(name for name in _KEYS if name in (secret.get("data") or {}))
         try:
