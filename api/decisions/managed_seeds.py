@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 from api.resources import SEED, Object
@@ -78,3 +79,26 @@ def changes(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Object:
         elif value != known:
             patch[key] = value
     return patch
+
+
+# The identity that the garden side makes for the gardenlet of a managed seed
+
+BOOTSTRAP_TOKEN, CODEC_KEY = "bootstrap-token", "codec-key"
+TLS_CERTIFICATE, TLS_KEY, TLS_AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
+"""Keys of the Secret with the identity of a gardenlet. ``ca.crt``: authorities of Temporal's server certificate."""
+_IDENTITY = ".managed-seed"
+
+
+def identity_name(managed_seed: str) -> str:
+    """Name of the Secret of namespace ``garden`` with the identity of the gardenlet of a managed seed."""
+    return f"{managed_seed}{_IDENTITY}"
+
+
+def managed_seed_of_identity(secret: str) -> str:
+    """Name of the ManagedSeed by the name of the Secret; empty for the name of another Secret."""
+    return secret.removesuffix(_IDENTITY) if secret.endswith(_IDENTITY) else ""
+
+
+def token_id(managed_seed: str) -> str:
+    """Id of the bootstrap token of a managed seed; a seed has one token at a time."""
+    return sha256(f"managed seed {managed_seed}".encode()).hexdigest()[:6]

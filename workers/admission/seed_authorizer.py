@@ -42,6 +42,7 @@ from api.constants import (
 from api.decisions import alerting, issuer
 from api.decisions.controller_deployments import references
 from api.decisions.credentials import BINDINGS, Binding, binding_of
+from api.decisions.managed_seeds import managed_seed_of_identity, shoot_name
 from api.names import backup_entry_names, issued_kubeconfigs, shoot_of_backup_entry
 from api.resources import Object, Resource
 from workers.admission.indexes import (
@@ -501,6 +502,18 @@ async def _binds_home(kind: Binding, binding: Object, request: Request, garden: 
     return any(request.seed in homes(each) and binding_of(each) == (kind, name) for each in shoots)
 
 
+async def _managed_seed_here(request: Request, garden: Lookup) -> bool:
+    """Whether the Shoot of a ManagedSeed is at home in this seed."""
+    return await _is_seed_of_home(request.name, request, garden)
+
+
+async def _identity_of_managed_seed(request: Request, garden: Lookup) -> bool:
+    """Whether the Secret is the identity of a gardenlet that this seed's gardenlet deploys."""
+    if request.namespace != GARDEN_NAMESPACE:
+        return False
+    return await _is_seed_of_home(managed_seed_of_identity(request.name), request, garden)
+
+
 async def _secret_of_seed(request: Request, garden: Lookup) -> bool:
     return await _named_by_seed(request, garden) and await _is_labelled(request, request.seed, garden)
 
@@ -566,6 +579,13 @@ async def _is_home(shoot: str, request: Request, garden: Lookup) -> bool:
     return found is not None and request.seed in homes(found)
 
 
+async def _is_seed_of_home(managed_seed: str, request: Request, garden: Lookup) -> bool:
+    found = await garden.find(resources.MANAGED_SEED, managed_seed, GARDEN_NAMESPACE) if managed_seed else None
+    if found is None or request.namespace != GARDEN_NAMESPACE:
+        return False
+    return await _is_home(shoot_name(found), request, garden)
+
+
 def _is(request: Request, reference: Mapping[str, Any], namespace: str = "") -> bool:
     place = (reference.get("namespace") or namespace, reference.get("name"))
     return reference.get("kind", "Secret") == "Secret" and place == (request.namespace, request.name)
@@ -602,6 +622,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         for verbs, subresource in ((("get",), ""), (("create",), "token"))
     ),
     resources.OPERATIONS_BASTION: (_READABLE, Right(("patch",), _own_bastion, _OBJECT_AND_STATUS)),
+    resources.MANAGED_SEED: (_READABLE, Right(("patch",), _managed_seed_here, _OBJECT_AND_STATUS)),
     resources.SECRET: (
         Right(_WRITE, _published),
         Right(_WRITE, _published_keys),
@@ -609,6 +630,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _needed_by_shoot),
         Right(("get",), _credentials),
         Right(("get",), _named_by_deployment),
+        Right(("get",), _identity_of_managed_seed),
         Right(("list",), _listed_secrets),
     ),
     resources.CONFIG_MAP: (

@@ -113,6 +113,8 @@ OWNED: dict[tuple[Resource, str], Owned] = {
         created=("metadata.labels", "automountServiceAccountToken"),
         changed=("metadata.labels", "automountServiceAccountToken"),
     ),
+    (resources.MANAGED_SEED, ""): Owned(changed=("metadata.finalizers", *_annotations(constants.OPERATION))),
+    (resources.MANAGED_SEED, "status"): Owned(changed=("status.conditions", "status.observedGeneration")),
     # The API server sets all fields of a new Namespace except its name.
     (resources.NAMESPACE, ""): Owned(created=(*_labels("kubernetes.io/metadata.name"), "spec", "status")),
     (resources.LEASE, ""): Owned(created=_LEASE, changed=_LEASE),

@@ -17,6 +17,7 @@ from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleCon
 from workers.controller_manager.installations import run_installation_controller
 from workers.controller_manager.lifetime import run_lifetime_controller
 from workers.controller_manager.logins import run_login_controller
+from workers.controller_manager.managed_seeds import ManagedSeedConfig, run_managed_seed_controller
 from workers.controller_manager.metrics import GardenCollector
 from workers.controller_manager.plants import PlantConfig, run_plant_controller
 from workers.controller_manager.profiles import run_profile_controllers
@@ -72,6 +73,7 @@ class ControllerManagerConfig(ApiModel):
     projects: ProjectConfig = ProjectConfig()
     workload_identities: WorkloadIdentityConfig = WorkloadIdentityConfig()
     plants: PlantConfig = PlantConfig()
+    managed_seeds: ManagedSeedConfig = ManagedSeedConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended. None: there is no audit log."""
@@ -144,6 +146,7 @@ async def run(config_path: str) -> None:
                 run_bastion_controller(garden, caches, config.bastions),
                 run_plant_controller(garden, caches, config.plants),
                 run_seed_certificate_controller(garden, caches),
+                run_managed_seed_controller(garden, caches, config.managed_seeds, config.temporal),
                 run_workload_identity_controllers(garden, caches, config.workload_identities),
                 run_gardenlet_lifecycle_controller(garden, caches, config.gardenlet_lifecycle),
             ]

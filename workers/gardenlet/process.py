@@ -25,6 +25,7 @@ from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.installations import GARDEN_TOKENS, InstallationController
 from workers.gardenlet.kept_backups import KeptBackupsController
+from workers.gardenlet.managed_seeds import ManagedSeedController
 from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.required_installations import RequiredInstallations
@@ -108,6 +109,7 @@ async def run(config_path: str) -> None:
                 RemainsController(clusters).run(),
                 BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
+                ManagedSeedController(clusters, config).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),
                 GardenTokens(

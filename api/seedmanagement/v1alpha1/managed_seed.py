@@ -23,7 +23,7 @@ class Image(KubeModel):
 class GardenletDeployment(KubeModel):
     """Deployment of a gardenlet."""
 
-    replica_count: int = Field(default=2, ge=0)
+    replica_count: int = Field(default=2, ge=1)
     revision_history_limit: int = Field(default=2, ge=0)
     """Number of old ReplicaSets that the Deployment keeps."""
     service_account_name: str | None = None

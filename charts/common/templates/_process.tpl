@@ -17,12 +17,13 @@ Takes a dictionary:
 {{- $config := mergeOverwrite (deepCopy .config) (deepCopy (default dict .values.config)) -}}
 {{- $file := toYaml $config -}}
 {{- $health := 2718 -}}
+{{- $account := .values.serviceAccountName | default .name -}}
 {{- $labels := include "common.labels" . -}}
 {{- $select := include "common.select" . -}}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ .name }}
+  name: {{ $account }}
   namespace: {{ $root.Release.Namespace }}
   labels: {{- $labels | nindent 4 }}
 automountServiceAccountToken: false
@@ -49,7 +50,7 @@ metadata:
     {{- end }}
 spec:
   replicas: {{ .values.replicas }}
-  revisionHistoryLimit: 2
+  revisionHistoryLimit: {{ .values.revisionHistoryLimit | default 2 }}
   selector:
     matchLabels: {{- $select | nindent 6 }}
   strategy:
@@ -71,7 +72,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
     spec:
-      serviceAccountName: {{ .name }}
+      serviceAccountName: {{ $account }}
       automountServiceAccountToken: true
       {{- with $root.Values.priorityClassName }}
       priorityClassName: {{ . }}
@@ -107,6 +108,7 @@ spec:
             {{- range .ports }}
             - {name: {{ .name }}, containerPort: {{ .port }}}
             {{- end }}
+          {{- if ne (toString .values.healthProbes) "false" }}
           startupProbe:
             httpGet: {path: /healthz, port: health}
             periodSeconds: 5
@@ -121,6 +123,7 @@ spec:
             periodSeconds: 30
             timeoutSeconds: 10
             failureThreshold: 6
+          {{- end }}
       volumes: {{- include "common.volumes" . | nindent 8 }}
 ---
 apiVersion: policy/v1
@@ -190,6 +193,9 @@ args: [worker, {{ .worker }}, --config, /etc/gardener/config.yaml]
 env:
   - {name: MALLOC_ARENA_MAX, value: "2"}
   - {name: PYTHONDONTWRITEBYTECODE, value: "1"}
+  {{- with (.values | default dict).env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
@@ -201,6 +207,9 @@ volumeMounts:
   - {name: tmp, mountPath: /tmp}
   {{- range .secrets }}
   - {name: {{ .name }}, mountPath: {{ .path }}, readOnly: true}
+  {{- end }}
+  {{- with (.values | default dict).volumeMounts }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end -}}
 
@@ -218,6 +227,9 @@ volumeMounts:
     items: {{- toYaml . | nindent 6 }}
     {{- end }}
 {{- end }}
+{{- with (.values | default dict).volumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "common.podSecurityContext" -}}
@@ -229,7 +241,11 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
 {{- define "common.image" -}}
+{{- with .root.Values.image.ref -}}
+{{ . }}
+{{- else -}}
 {{ .root.Values.image.repository }}:{{ .tag | default (include "common.version" .root) }}
+{{- end -}}
 {{- end -}}
 
 {{/* Version of our code: tag of the image, and build id of the workers that run flows. */}}

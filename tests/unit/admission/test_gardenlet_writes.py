@@ -36,6 +36,7 @@ BUCKET, ENTRY, BASTION = f"backupbuckets.{CORE}", f"backupentries.{CORE}", f"bas
 IDENTITY = "workloadidentities.security.gardener.cloud"
 INSTALLATION = f"controllerinstallations.{CORE}"
 INTERNAL = f"internalsecrets.{CORE}"
+MANAGED_SEED = "managedseeds.seedmanagement.gardener.cloud"
 PUBLIC_KEYS = "secrets gardener-system-shoot-issuer/local--uid-demo"
 SEED_STATUS = f"patch {SEED}/status /seed-1"
 EVENT = ("create events default/seed-1.1", "patch events default/seed-1.1")
@@ -130,6 +131,15 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.process.run GardenTokens": (
         *applied("serviceaccounts seed-seed-1/extension-notes-mine"),
         "create serviceaccounts/token seed-seed-1/extension-notes-mine",
+    ),
+    "workers.gardenlet.managed_seeds.ManagedSeedController._answer patch_as_read": (
+        f"patch {MANAGED_SEED} garden/nested",
+    ),
+    "workers.gardenlet.managed_seeds.ManagedSeedController._remove remove_finalizer": (
+        f"patch {MANAGED_SEED} garden/nested",
+    ),
+    "workers.gardenlet.managed_seeds.ManagedSeedController._tell patch": (
+        f"patch {MANAGED_SEED}/status garden/nested",
     ),
     "workers.gardenlet.seed_care.SeedCare._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),

@@ -60,6 +60,10 @@ def bastion(name: str, seed: str) -> dict[str, Any]:
     return _object("Bastion", name, "garden-local") | {"spec": {"seedName": seed}}
 
 
+def managed_seed(name: str, shoot: str, namespace: str = "garden") -> dict[str, Any]:
+    return _object("ManagedSeed", name, namespace) | {"spec": {"shoot": {"name": shoot}}}
+
+
 def installation(name: str, seed: str, deployment: str) -> dict[str, Any]:
     spec = {"registrationRef": {"name": "notes"}, "seedRef": {"name": seed}, "deploymentRef": {"name": deployment}}
     return _object("ControllerInstallation", name) | {"spec": spec}
@@ -118,6 +122,11 @@ GARDEN = [
     left_entry("passed", "seed-2", "seed-3"),
     bastion("mine", "seed-1"),
     bastion("theirs", "seed-2"),
+    {**shoot("base", "seed-1", "seed-1"), "metadata": {"name": "base", "namespace": "garden", "uid": "uid-base"}},
+    {**shoot("far", "seed-2", "seed-2"), "metadata": {"name": "far", "namespace": "garden", "uid": "uid-far"}},
+    managed_seed("nested", "base"),
+    managed_seed("distant", "far"),
+    managed_seed("private", "demo", "garden-local"),
     installation("notes-mine", "seed-1", "notes"),
     installation("notes-theirs", "seed-2", "theirs"),
     deployment("notes", "pull"),
@@ -202,6 +211,7 @@ async def ask(authorizer: TestClient[Any, Any], question: str, **spec: Any) -> d
 
 
 CORE, SECURITY, OPERATIONS = (f"{group}.gardener.cloud" for group in ("core", "security", "operations"))
+SEED_MANAGEMENT = "seedmanagement.gardener.cloud"
 LEASES = "leases.coordination.k8s.io"
 REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 
@@ -223,6 +233,9 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"patch controllerinstallations.{CORE}/status /notes-mine",
         f"get controllerdeployments.{CORE} /notes",
         "get secrets garden/pull",
+        f"watch managedseeds.{SEED_MANAGEMENT}",
+        f"patch managedseeds.{SEED_MANAGEMENT}/status garden/nested",
+        "get secrets garden/nested.managed-seed",
         "patch serviceaccounts seed-seed-1/extension-notes-mine",
         "create serviceaccounts/token seed-seed-1/extension-notes-mine",
         f"create backupbuckets.{CORE} /uid-seed-1",
@@ -274,6 +287,14 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         f"get controllerdeployments.{CORE} /theirs",
         f"list controllerdeployments.{CORE}",
         "get secrets garden/pull-theirs",
+        f"patch managedseeds.{SEED_MANAGEMENT}/status garden/distant",
+        f"patch managedseeds.{SEED_MANAGEMENT} garden-local/private",
+        f"create managedseeds.{SEED_MANAGEMENT} garden/nested",
+        f"delete managedseeds.{SEED_MANAGEMENT} garden/nested",
+        "get secrets garden/distant.managed-seed",
+        "get secrets garden-local/nested.managed-seed",
+        "get secrets garden-local/private.managed-seed",
+        "patch secrets garden/nested.managed-seed",
         "get secrets elsewhere/pull",
         "create serviceaccounts/token seed-seed-1/default",
         "create serviceaccounts/token seed-seed-1/extension-notes-theirs",
