@@ -195,7 +195,7 @@ def _viewer() -> list[Manifest]:
         rule([CORE], kinds.split(), READ),
         rule([SECURITY], ["credentialsbindings"], READ),
         rule([OPERATIONS], ["bastions"], READ),
-        rule([SEED_MANAGEMENT], ["gardenlets", "managedseeds", "managedseedsets"], READ),
+        rule([SEED_MANAGEMENT], ["gardenlets", "managedseeds", "managedseedsets", "seedautoscalers"], READ),
         rule([""], ["events", "namespaces", "resourcequotas"], READ),
         rule(["events.k8s.io"], ["events"], READ),
         rule([RBAC], ["clusterroles", "clusterrolebindings", "roles", "rolebindings"], READ),
@@ -350,6 +350,8 @@ def _controller_manager() -> list[Manifest]:
         | {"resourceNames": ["kubernetes.io/kube-apiserver-client"]},
         rule([RBAC], ["clusterroles"], [*change, "bind", "escalate"]),
         rule([RBAC], ["clusterrolebindings", "rolebindings"], change),
+        # The templates of ManagedSeedSets as they were.
+        rule(["apps"], ["controllerrevisions"], change),
     ]
 
 

@@ -174,6 +174,11 @@ BACKUP_ENTRY_TAKEN_OVER = "backupentry.core.gardener.cloud/taken-over"
 """Annotation of the BackupEntry that backups are copied from: its seed is lost, and did not hand the backups over."""
 BACKUP_EXPIRED = "backup.gardener.cloud/expired"
 """Annotation of a BackupEntry, RFC 3339 time: its gardenlet reports that the grace period of its backups is over."""
+PROTECT_FROM_DELETION = "seedmanagement.gardener.cloud/protect-from-deletion"
+"""Annotation of a ManagedSeed, or of its Shoot; with value ``true`` a ManagedSeedSet does not remove the replica."""
+SEED_PRIORITY = "seedmanagement.gardener.cloud/priority"
+"""Annotation of a ManagedSeed, or of its Shoot: a number, 3 if there is none. A ManagedSeedSet removes the replica with
+the lowest one first."""
 SEED_REMAINS = "seed.gardener.cloud/remains"
 """Annotation of a Seed: its gardenlet lists the stale control planes of Shoots that other seeds took over."""
 EMERGENCY_STOP = "shoot.gardener.cloud/emergency-stop-reconciliations"
@@ -214,6 +219,8 @@ ANSWERED_TASKS = (
 """Tasks that a reconciliation executes, and removes from the Shoot after it has succeeded."""
 
 # Labels.
+REVISION_HASH = "controller-revision-hash"
+"""Label of the Shoots and ManagedSeeds of a ManagedSeedSet: hash of the templates that they were made of."""
 ROLE = "gardener.cloud/role"
 ROLE_PROJECT = "project"
 ROLE_SHOOT = "shoot"

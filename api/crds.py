@@ -36,6 +36,7 @@ _KINDS = {
         "seedmanagement.v1alpha1.managed_seed:ManagedSeed",
         "seedmanagement.v1alpha1.managed_seed_set:ManagedSeedSet",
         "seedmanagement.v1alpha1.gardenlet:Gardenlet",
+        "seedmanagement.v1alpha1.seed_autoscaler:SeedAutoscaler",
     ),
     "seed": (
         "extensions.v1alpha1.backup_bucket:BackupBucket",

@@ -189,6 +189,7 @@ OPERATIONS_BASTION = _add("operations.gardener.cloud/v1alpha1", "Bastion")
 GARDENLET = _add("seedmanagement.gardener.cloud/v1alpha1", "Gardenlet")
 MANAGED_SEED = _add("seedmanagement.gardener.cloud/v1alpha1", "ManagedSeed")
 MANAGED_SEED_SET = _add("seedmanagement.gardener.cloud/v1alpha1", "ManagedSeedSet")
+SEED_AUTOSCALER = _add("seedmanagement.gardener.cloud/v1alpha1", "SeedAutoscaler")
 
 # Seed
 BACKUP_BUCKET = _cluster("extensions.gardener.cloud/v1alpha1", "BackupBucket")

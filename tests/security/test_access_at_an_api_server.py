@@ -219,6 +219,8 @@ OF_OPERATORS: dict[Asked, str | tuple[str, ...]] = {
     Asked(S, "workloadidentities/token"): "---",
     Asked("operations.gardener.cloud", "bastions"): "-ar",
     Asked("seedmanagement.gardener.cloud", "managedseeds"): "-ar",
+    Asked("seedmanagement.gardener.cloud", "managedseedsets"): "-ar",
+    Asked("seedmanagement.gardener.cloud", "seedautoscalers"): "-ar",
     Asked(RBAC, "clusterroles", ""): "-ar",
     Asked(RBAC, "clusterrolebindings", ""): "-ar",
     Asked("admissionregistration.k8s.io", "validatingwebhookconfigurations", ""): "-ar",

@@ -55,11 +55,11 @@ from workers.admission.indexes import (
     place,
 )
 from workers.admission.logins import validate_reference
+from workers.admission.managed_seed_sets import validate_managed_seed_set, validate_seed_autoscaler
 from workers.admission.managed_seeds import (
     mutate_managed_seed,
     validate_gardenlet,
     validate_managed_seed,
-    validate_managed_seed_set,
 )
 from workers.admission.plants import validate_plant
 from workers.admission.profiles import (
@@ -348,6 +348,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CONTROLLER_REGISTRATION: validate_controller_registration,
     resources.MANAGED_SEED: validate_managed_seed,
     resources.MANAGED_SEED_SET: validate_managed_seed_set,
+    resources.SEED_AUTOSCALER: validate_seed_autoscaler,
     resources.GARDENLET: validate_gardenlet,
 }
 """Handlers of creations, updates and deletions."""

@@ -17,6 +17,7 @@ from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleCon
 from workers.controller_manager.installations import run_installation_controller
 from workers.controller_manager.lifetime import run_lifetime_controller
 from workers.controller_manager.logins import run_login_controller
+from workers.controller_manager.managed_seed_sets import ManagedSeedSetConfig, run_managed_seed_set_controller
 from workers.controller_manager.managed_seeds import ManagedSeedConfig, run_managed_seed_controller
 from workers.controller_manager.metrics import GardenCollector
 from workers.controller_manager.plants import PlantConfig, run_plant_controller
@@ -30,6 +31,7 @@ from workers.controller_manager.project_usage import (
 )
 from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
+from workers.controller_manager.seed_autoscalers import SeedAutoscalerConfig, run_seed_autoscaler_controller
 from workers.controller_manager.seed_certificates import run_seed_certificate_controller
 from workers.controller_manager.storage_versions import run_storage_version_controller
 from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
@@ -74,6 +76,8 @@ class ControllerManagerConfig(ApiModel):
     workload_identities: WorkloadIdentityConfig = WorkloadIdentityConfig()
     plants: PlantConfig = PlantConfig()
     managed_seeds: ManagedSeedConfig = ManagedSeedConfig()
+    managed_seed_sets: ManagedSeedSetConfig = ManagedSeedSetConfig()
+    seed_autoscalers: SeedAutoscalerConfig = SeedAutoscalerConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended. None: there is no audit log."""
@@ -145,6 +149,8 @@ async def run(config_path: str) -> None:
                 run_lifetime_controller(garden, caches),
                 run_bastion_controller(garden, caches, config.bastions),
                 run_plant_controller(garden, caches, config.plants),
+                run_managed_seed_set_controller(garden, caches, config.managed_seed_sets),
+                run_seed_autoscaler_controller(garden, caches, config.seed_autoscalers),
                 run_seed_certificate_controller(garden, caches),
                 run_managed_seed_controller(garden, caches, config.managed_seeds, config.temporal),
                 run_workload_identity_controllers(garden, caches, config.workload_identities),

@@ -17,6 +17,7 @@ from api.meta import Quantity
 from api.model import ApiModel
 from api.quantities import parse_quantity
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
+from workers.gardenlet import feature_gates
 from workers.lib.leader import Duration, LeaderElectionConfig
 from workers.lib.runtime import ClientConnection, HealthConfig
 from workers.lib.temporal import TemporalConnection
@@ -208,6 +209,8 @@ class GardenletConfig(ApiModel):
     secrets: SecretsConfig = SecretsConfig()
     exposure_class_handlers: tuple[ExposureClassHandler, ...] = ()
     """Handlers of ExposureClasses that the seed serves, each by a gateway of its own."""
+    feature_gates: Mapping[str, bool] = Field(default_factory=dict)
+    """Gardener's feature gates by name; see ``workers.gardenlet.feature_gates``."""
     max_concurrent_activities: int = 200
     identity: str = "gardenlet"
 
@@ -219,4 +222,10 @@ class GardenletConfig(ApiModel):
     @model_validator(mode="after")
     def _handlers_are_distinct(self) -> Self:
         check_distinct(self.exposure_class_handlers)
+        return self
+
+    @model_validator(mode="after")
+    def _has_known_gates(self) -> Self:
+        if found := feature_gates.faults(self.feature_gates):
+            raise ValueError("; ".join(found))
         return self

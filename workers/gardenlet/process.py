@@ -38,6 +38,7 @@ from workers.lib.codec import sealings
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.leader import run_as_leader
+from workers.lib.reload import follow_configuration
 from workers.lib.runtime import Health, kube_client, load_config, run_until_signal
 from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import connect, follow_certificate
@@ -88,6 +89,7 @@ async def run(config_path: str) -> None:
         await run_until_signal(
             worker.run(),
             follow_certificate(worker),
+            follow_configuration(config_path, config),
             *([access.follow(clusters.garden)] if access else []),
             run_as_leader(
                 clusters.seed,

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,6 +28,10 @@ log_context: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("lo
 
 class ConfigError(Exception):
     """A configuration file that cannot be used; the text names the file, the field and what is wrong."""
+
+
+class ConfigurationChanged(Exception):
+    """The configuration file has another, valid content: the process must start again."""
 
 
 class ClientConnection(ApiModel):
@@ -150,10 +155,17 @@ async def run_until_signal(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 def start(component: str, run: Callable[[str], Awaitable[None]], config_path: str) -> None:
-    """Body of ``gardener worker <component>``: set up logs, then run; exit code 2 if the configuration is invalid."""
+    """Body of ``gardener worker <component>``: set up logs, then run; exit code 2 if the configuration is invalid.
+
+    If the configuration changes, the process executes the same command line again, with the same process id.
+    """
     configure_logging(component)
     try:
         asyncio.run(run(config_path))  # type: ignore[arg-type]
+    except ConfigurationChanged as change:
+        logging.getLogger(__name__).info("%s: starting again", change)
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except ConfigError as error:
         logging.getLogger(__name__).error(str(error))
         raise SystemExit(2) from None
