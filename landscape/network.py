@@ -45,6 +45,8 @@ async def up(plan: Plan) -> None:
     # Users have one address, by which the garden and the cloud know them, as on the internet.
     user = plan.host_link("garden").left_address
     routes.append(f"route replace {plan.public_network} via {plan.host_link('cloud').right_address} src {user}")
+    for seed in SEEDS:
+        routes.append(f"route replace {plan.further_address(seed)}/32 via {plan.host_link(seed).right_address}")
     await _batch(None, routes)
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS))
 
@@ -132,7 +134,8 @@ async def _cloud(plan: Plan) -> None:
     user = plan.host_link("garden").left_address
     routes.append(f"route replace {user}/32 via {plan.host_link('cloud').left_address}")
     for seed in plan.seeds:
-        routes.append(f"route replace {seed.address}/32 via {plan.cloud_link(seed.name).right_address}")
+        for address in (seed.address, plan.further_address(seed.name)):
+            routes.append(f"route replace {address}/32 via {plan.cloud_link(seed.name).right_address}")
     await _batch(namespace, _common() + routes + _service_routes(cloud.services, cloud.address))
     await _sysctl(namespace, {"net/ipv4/ip_forward": "1"})
     ports = ",".join(map(str, GATEWAY_PORTS))
@@ -140,9 +143,11 @@ async def _cloud(plan: Plan) -> None:
     rules.append("-A GARDENER-GATEWAYS -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
     sources = [plan.machine_network]
     for seed in plan.seeds:
-        rules.append(f"-A GARDENER-GATEWAYS -d {seed.address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
+        further = plan.further_address(seed.name)
+        for address in (seed.address, further):
+            rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
         # Here, packets of a seed's pods have the address of the seed's link as source.
-        for address in (seed.address, plan.cloud_link(seed.name).right_address):
+        for address in (seed.address, further, plan.cloud_link(seed.name).right_address):
             rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -j REJECT")
             sources.append(f"{address}/32")
     rules += [f"-A FORWARD -s {source} -j GARDENER-GATEWAYS" for source in sources]
@@ -171,9 +176,11 @@ async def _seed(plan: Plan, name: str) -> None:
     for other in plan.seeds:
         if other.name != name:
             # To the other seed's gateway, and from the gateway's pods.
-            for address in (other.address, plan.cloud_link(other.name).right_address):
+            further = plan.further_address(other.name)
+            for address in (other.address, further, plan.cloud_link(other.name).right_address):
                 routes.append(f"route replace {address}/32 via {plan.cloud_link(name).left_address}")
-    await _batch(namespace, _common() + routes + _service_routes(seed.services, seed.address))
+    further = f"addr replace {plan.further_address(name)}/32 dev lo"
+    await _batch(namespace, [*_common(), further, *routes, *_service_routes(seed.services, seed.address)])
     await _sysctl(
         namespace,
         # Pods on one bridge may connect through a ClusterIP: the answers must pass iptables, too.

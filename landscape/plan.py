@@ -292,6 +292,10 @@ class Plan:
             for number, name in enumerate(SEEDS, start=1)
         )
 
+    def further_address(self, seed: str) -> str:
+        """Second address of a seed's node: for the gateway of a handler of ExposureClasses."""
+        return self._address(2 + SEEDS.index(seed), 5)
+
     def _cluster(self, name: str, address: str, netns: str, services: str, pods: str | None) -> ClusterPlan:
         return ClusterPlan(
             name=name,

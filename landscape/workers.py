@@ -286,6 +286,7 @@ def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
         "heartbeatNamespace": PROVIDER_LOCAL_NAMESPACE,
         "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-provider-local")),
         "loadBalancerIp": seed.address,
+        "furtherLoadBalancerIps": [plan.further_address(seed.name)],
         "health": _health(seed.address, 2738),
     }
 

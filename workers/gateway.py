@@ -48,6 +48,10 @@ class GatewayConfig(ApiModel):
     """Directory that Envoy reads its files from."""
     kubeconfig: Path | None = None
     """Kubeconfig of the seed; unset: in-cluster."""
+    namespace: str = gateway.NAMESPACE
+    """Namespace of this gateway, with its forwardings."""
+    handler: str = ""
+    """Handler of ExposureClasses whose Shoots this gateway serves; empty: all Shoots without an ExposureClass."""
     internal_domain: str = ""
     """``spec.dns.internal.domain`` of the seed. A DNS name below it contains the name of its control plane."""
     health: HealthConfig = HealthConfig()
@@ -60,7 +64,8 @@ async def run(config_path: str) -> None:
     server = await health.serve(config.health)
     caches = Caches(client)
     try:
-        await run_until_signal(Gateway(caches, config.directory, health, config.internal_domain).run())
+        place = gateway.Place(config.namespace, config.handler)
+        await run_until_signal(Gateway(caches, config.directory, health, config.internal_domain, place).run())
     finally:
         await caches.close()
         await client.close()
@@ -70,12 +75,20 @@ async def run(config_path: str) -> None:
 class Gateway:
     """Writes the files when exposures, forwardings or Services change."""
 
-    def __init__(self, caches: Caches, directory: Path, health: Health, internal_domain: str = "") -> None:
+    def __init__(
+        self,
+        caches: Caches,
+        directory: Path,
+        health: Health,
+        internal_domain: str = "",
+        place: gateway.Place = gateway.OWN,
+    ) -> None:
         self._client = caches.client
         self._exposures = caches.of(CONFIG_MAP, labels=gateway.SELECTOR)
         self._services = caches.of(SERVICE, labels=gateway.SELECTOR)
         self._directory = directory
         self._internal_domain = internal_domain
+        self._place = place
         self._health = health
         self._changed = asyncio.Event()
         self._written: dict[str, bytes] = {}
@@ -98,7 +111,7 @@ class Gateway:
         """Delete expired forwardings; returns the seconds until the next one expires, None if there are no others."""
         now, soonest = datetime.now(UTC), None
         for item in self._exposures.list():
-            if (what := _forwarding(item)) is None:
+            if (what := _forwarding(item, self._place)) is None:
                 continue
             left = (what.until - now).total_seconds()
             if left <= 0:
@@ -112,7 +125,7 @@ class Gateway:
 
     def write(self) -> None:
         """Replace the files whose content changed."""
-        files = gateway.xds_files(*routes(self._exposures.list(), self._services, self._internal_domain))
+        files = gateway.xds_files(*routes(self._exposures.list(), self._services, self._internal_domain, self._place))
         for name, content in files.items():
             data = json.dumps(content, separators=(",", ":")).encode()
             if self._written.get(name) != data:
@@ -122,26 +135,30 @@ class Gateway:
 
 
 def routes(
-    exposures: list[Object], services: Cache, internal_domain: str = ""
+    exposures: list[Object], services: Cache, internal_domain: str = "", place: gateway.Place = gateway.OWN
 ) -> tuple[list[Route], list[ServiceRoute]]:
     """Resolve the exposures, and then the forwardings to control planes in other seeds.
 
     An exposure that cannot be read is left out. Each host goes to one exposure, see ``hosts``. Of two exposures of the
     same Service only the older one is served. Otherwise Envoy would reject the files, and new shoots would get no
-    route.
+    route. This holds for the exposures of all gateways, and only then those of other gateways are left out: a control
+    plane that one gateway serves gets no second way in by another one.
     """
-    found: dict[str, Route] = {}
+    found: dict[str, Route | None] = {}
     served: dict[str, ServiceRoute | None] = {}
     forwardings: list[Route] = []
     given = hosts(exposures, internal_domain)
     for item in oldest_first(exposures):
         name, namespace = named(item), item["metadata"]["namespace"]
-        for host in given.refused[name]:
+        ours = gateway.handler_of(item) == place.handler
+        for host in given.refused[name] if ours else ():
             _log.error("not serving %s to ConfigMap %s: the name belongs to another control plane", host, name)
-        if elsewhere := _forwarding(item):
+        if elsewhere := _forwarding(item, place):
             there = (elsewhere.address, gateway.SNI_PORT)
             forwardings.append(Route(item["metadata"]["name"], elsewhere.hosts, there, None, elsewhere=True))
             continue
+        if gateway.FORWARDING_KEY in (item.get("data") or {}):
+            continue  # another gateway's, or one in a namespace that may not route out of the seed
         if gateway.SERVICE_EXPOSURE_KEY in (item.get("data") or {}):
             if (more := _read(item, gateway.SERVICE_EXPOSURE_KEY, ServiceExposure)) is None:
                 continue
@@ -150,29 +167,30 @@ def routes(
                 _log.error("leaving out ConfigMap %s: the name %s is taken", name, cluster)
                 continue
             address = _address(more.upstream, namespace, services)
-            served[cluster] = ServiceRoute(cluster, given.served[name], address) if address else None
+            served[cluster] = ServiceRoute(cluster, given.served[name], address) if address and ours else None
             continue
         if (what := _read(item, gateway.EXPOSURE_KEY, ApiServerExposure)) is None:
             continue
         if namespace in found:
             _log.error("leaving out ConfigMap %s: an older one of its namespace counts", name)
             continue
-        found[namespace] = Route(
+        route = Route(
             namespace,
             given.served[name],
             _address(what.api_server, namespace, services),
             _address(what.vpn, namespace, services) if what.vpn else None,
         )
+        found[namespace] = route if ours else None
     taken = {host for each in given.served.values() for host in each}
     # Sorted by name: the files must not depend on the age of the exposures.
-    here = [found[namespace] for namespace in sorted(found)]
+    here = [route for _, route in sorted(found.items()) if route]
     here += sorted((each for each in forwardings if taken.isdisjoint(each.hosts)), key=lambda each: each.namespace)
     return here, [each for _, each in sorted(served.items()) if each]
 
 
-def _forwarding(item: Object) -> Forwarding | None:
+def _forwarding(item: Object, place: gateway.Place) -> Forwarding | None:
     """The forwarding in a ConfigMap of the gateway's namespace. Other namespaces may not route out of the seed."""
-    if item["metadata"]["namespace"] != gateway.NAMESPACE or gateway.FORWARDING_KEY not in (item.get("data") or {}):
+    if item["metadata"]["namespace"] != place.namespace or gateway.FORWARDING_KEY not in (item.get("data") or {}):
         return None
     return _read(item, gateway.FORWARDING_KEY, Forwarding)
 

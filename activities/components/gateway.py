@@ -9,13 +9,14 @@ controller in the same pod writes these files from the exposures of each control
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from activities.components import base, envoy, priority
 from activities.components.base import Manifest
 from api import images
+from api.constants import EXPOSURE_CLASS_HANDLER, ROLE, ROLE_EXPOSURE_CLASS_HANDLER
 from api.labels import pod_security
 from api.model import ApiModel
 from api.names import is_ip_address
@@ -61,6 +62,26 @@ _REFRESHED = "5s"
 
 EXPOSURE = "apiserver-exposure"
 """ConfigMap in a control plane's namespace with the names that the gateway serves."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A gateway of a seed: the seed's own one, or the gateway of one handler of ExposureClasses."""
+
+    namespace: str = NAMESPACE
+    handler: str = ""
+    """Name of the handler; empty: the seed's own gateway."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the Deployment, its pods and the Service, in addition to those that select the pods."""
+
+    @property
+    def role(self) -> str:
+        """Name of the ClusterRoleBinding, and of the ClusterRole that it binds."""
+        return f"gardener.cloud:{NAME}{f':{self.handler}' if self.handler else ''}"
+
+
+OWN = Place()
+"""The seed's own gateway, for all Shoots without an ExposureClass."""
 
 
 class Upstream(ApiModel):
@@ -133,12 +154,12 @@ def service_cluster(namespace: str, upstream: Upstream) -> str:
     return f"outbound|{upstream.port}||{upstream.service}.{namespace}.svc.cluster.local"
 
 
-def exposure(name: str, namespace: str, what: ApiServerExposure) -> Manifest:
-    """The ConfigMap that the gateway's controller reads."""
+def exposure(name: str, namespace: str, what: ApiServerExposure, handler: str = "") -> Manifest:
+    """The ConfigMap that the gateways' controllers read; only the gateway of ``handler`` serves it."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": base.metadata(name, namespace, labels=LABELS),
+        "metadata": base.metadata(name, namespace, labels=LABELS | _of_handler(handler)),
         "data": {EXPOSURE_KEY: what.model_dump_json(exclude_none=True)},
     }
 
@@ -153,7 +174,17 @@ def service_exposure(name: str, namespace: str, what: ServiceExposure) -> Manife
     }
 
 
-def forwarding(technical_id: str, what: Forwarding) -> Manifest:
+def handler_of(item: Mapping[str, Any]) -> str:
+    """Name of the handler whose gateway serves an exposure; empty: the seed's own gateway."""
+    name: str = (item["metadata"].get("labels") or {}).get(EXPOSURE_CLASS_HANDLER, "")
+    return name
+
+
+def _of_handler(name: str) -> dict[str, str]:
+    return {EXPOSURE_CLASS_HANDLER: name} if name else {}
+
+
+def forwarding(technical_id: str, what: Forwarding, place: Place = OWN) -> Manifest:
     """The ConfigMap of a forwarding. It stays after the control plane's namespace is gone, until the time ``until``.
 
     Then the gateway's controller deletes the ConfigMap.
@@ -161,7 +192,7 @@ def forwarding(technical_id: str, what: Forwarding) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": base.metadata(technical_id, NAMESPACE, labels=LABELS),
+        "metadata": base.metadata(technical_id, place.namespace, labels=LABELS | _of_handler(place.handler)),
         "data": {FORWARDING_KEY: what.model_dump_json()},
     }
 
@@ -266,45 +297,58 @@ def _file(name: str) -> Manifest:
 
 
 def objects(
-    *, internal_domain: str, load_balancer: Mapping[str, Any] | None = None, replicas: int = 1
+    *, internal_domain: str, load_balancer: Mapping[str, Any] | None = None, replicas: int = 1, place: Place = OWN
 ) -> list[Manifest]:
-    """The whole gateway of a seed, in the order to apply.
+    """A whole gateway of a seed, in the order to apply.
 
     ``internal_domain`` and ``load_balancer`` (``spec.settings.loadBalancerServices``) as in its Seed.
     """
-    account = base.service_account(NAME, NAMESPACE)
-    role = f"gardener.cloud:{NAME}"
+    namespace = place.namespace
+    account = base.service_account(NAME, namespace)
     config = base.versioned_config_map(
         NAME,
-        NAMESPACE,
-        {"envoy.json": base.to_json(bootstrap_config()), "gateway.yaml": _controller(internal_domain)},
+        namespace,
+        {"envoy.json": base.to_json(bootstrap_config()), "gateway.yaml": _controller(internal_domain, place)},
         labels=SELECT,
     )
     return [
         {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": base.metadata(
-                NAMESPACE, labels={"gardener.cloud/role": "istio-ingress", **pod_security("restricted")}
-            ),
+            "metadata": base.metadata(namespace, labels={**_namespace_labels(place), **pod_security("restricted")}),
         },
         account,
-        base.cluster_role(role, [base.rule("core", "configmaps services", "get list watch")]),
-        base.binding(role, [base.account(NAME, NAMESPACE)], cluster_role=role),
-        base.role(NAME, NAMESPACE, [base.rule("core", "configmaps", "delete")]),
-        base.binding(NAME, [base.account(NAME, NAMESPACE)], role=NAME, namespace=NAMESPACE),
+        base.cluster_role(place.role, [base.rule("core", "configmaps services", "get list watch")]),
+        base.binding(place.role, [base.account(NAME, namespace)], cluster_role=place.role),
+        base.role(NAME, namespace, [base.rule("core", "configmaps", "delete")]),
+        base.binding(NAME, [base.account(NAME, namespace)], role=NAME, namespace=namespace),
         config,
-        base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
-        _service(load_balancer or {}),
-        _deployment(config, replicas),
+        base.pod_disruption_budget(NAME, namespace, SELECT),
+        _service(load_balancer or {}, place),
+        _deployment(config, replicas, place),
     ]
 
 
-def _service(settings: Mapping[str, Any]) -> Manifest:
+def _namespace_labels(place: Place) -> dict[str, str]:
+    return _marks(place) or {ROLE: "istio-ingress"}
+
+
+def _labels(place: Place) -> dict[str, str]:
+    """Labels of a gateway's objects. Those that select its pods, and those of its handler, override configured ones."""
+    return {**place.labels, **SELECT, **_marks(place)}
+
+
+def _marks(place: Place) -> dict[str, str]:
+    """Labels that mark objects of a handler's gateway, with Gardener's names."""
+    return {ROLE: ROLE_EXPOSURE_CLASS_HANDLER, **_of_handler(place.handler)} if place.handler else {}
+
+
+def _service(settings: Mapping[str, Any], place: Place) -> Manifest:
     made = base.service(
         NAME,
-        NAMESPACE,
+        place.namespace,
         select=SELECT,
+        labels=_labels(place),
         ports={"tls": (SNI_PORT, _SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
         type="LoadBalancer",
         externalTrafficPolicy=settings.get("externalTrafficPolicy") or "Cluster",
@@ -323,16 +367,18 @@ def bootstrap_config() -> Manifest:
     )
 
 
-def _controller(internal_domain: str) -> str:
+def _controller(internal_domain: str, place: Place) -> str:
     config = {
         "directory": XDS_DIRECTORY,
         "internalDomain": internal_domain,
+        "namespace": place.namespace,
+        "handler": place.handler,
         "health": {"address": "0.0.0.0", "port": _CONTROLLER_PORT},
     }
     return base.to_json(config)
 
 
-def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
+def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manifest:
     controller = base.container(
         "gateway",
         images.GARDENER,
@@ -357,8 +403,9 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
     )
     return base.deployment(
         NAME,
-        NAMESPACE,
+        place.namespace,
         select=SELECT,
+        labels=_labels(place),
         replicas=replicas,
         annotations=base.references([config]),
         pod={

@@ -3,6 +3,7 @@
 All objects are applied by name, so a second run changes nothing.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, 
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
+from activities.seed.handlers import ExposureClassHandler, Handlers
 from activities.seed.system import garden_namespace
 from api import resources
 from api.constants import (
@@ -49,9 +51,12 @@ _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 class SeedActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, identity: str = "gardenlet") -> None:
+    def __init__(
+        self, clusters: Clusters, identity: str = "gardenlet", handlers: Iterable[ExposureClassHandler] = ()
+    ) -> None:
         self._clusters = clusters
         self._identity = identity
+        self._handlers = Handlers(clusters, handlers)
 
     @activity.defn
     async def report_seed_processing(self, task: SeedTask) -> TaskResult:
@@ -139,14 +144,19 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
-        """Apply the gateway and wait for its address, to which the DNS names of Shoots will point."""
+        """Apply the gateway and wait for its address, to which the DNS names of Shoots will point.
+
+        Also apply the gateways of handlers, see ``activities.seed.handlers``. A Shoot waits for the address of its own.
+        """
         await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
         seed = await self._clusters.garden.get(resources.SEED, task.name)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
         for item in gateway.objects(internal_domain=domain, load_balancer=balancer):
             await self._clusters.seed.apply(item, manager=MANAGER)
-        return TaskResult(note=await gateway_address(self._clusters.seed_caches))
+        handlers = await self._handlers.deploy(seed)
+        address = await gateway_address(self._clusters.seed_caches)
+        return TaskResult(note="; ".join(filter(None, (address, handlers))))
 
     @activity.defn
     async def deploy_seed_ingress_dns(self, task: SeedTask) -> TaskResult:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,6 +30,7 @@ from activities.seed import rollout
 from activities.seed.facts import ApiNames, Networks, failure_tolerance, replicas_awake
 from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
+from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
 from activities.seed.issuer import issuer_of
 from activities.seed.logins import read_logins, read_token_webhook
@@ -75,8 +77,15 @@ _ASLEEP = TaskResult(note="asleep")
 class ControlPlaneActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, *, vpn_network: str = "192.168.123.0/24") -> None:
+    def __init__(
+        self,
+        clusters: Clusters,
+        *,
+        vpn_network: str = "192.168.123.0/24",
+        handlers: Iterable[ExposureClassHandler] = (),
+    ) -> None:
         self._clusters = clusters
+        self._handlers = Handlers(clusters, handlers)
         self._vpn_network = vpn_network
 
     # The API server's address
@@ -84,17 +93,19 @@ class ControlPlaneActivities:
     @activity.defn
     async def deploy_api_service(self, task: ShootTask) -> TaskResult:
         """Apply the Service of the API server."""
-        if task.operation is OperationType.RESTORE:
+        if task.operation is OperationType.RESTORE and (place := await self._handlers.place(task)):
             # The control plane is back in this seed, maybe while its gateway still forwards. Stop that: two seeds
             # would forward to each other for ever.
-            await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, task.technical_id)], gateway.NAMESPACE)
+            await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, task.technical_id)], place.namespace)
         live = await self._clusters.seed.apply(apiserver.service(task.technical_id), manager=MANAGER)
         return TaskResult(note=live["spec"]["clusterIP"])
 
     @activity.defn
     async def wait_api_service(self, task: ShootTask) -> TaskResult:
-        """Wait until the seed's gateway has an address, to which the DNS names of the shoot will point."""
-        return TaskResult(note=await gateway_address(self._clusters.seed_caches))
+        """Wait until the shoot's gateway has an address, to which the DNS names of the shoot will point."""
+        if (place := await self._handlers.place(task)) is None:
+            return TaskResult(note=note_of_none(task))
+        return TaskResult(note=await gateway_address(self._clusters.seed_caches, place.namespace))
 
     @activity.defn
     async def update_advertised_addresses(self, task: ShootTask) -> TaskResult:
@@ -115,6 +126,8 @@ class ControlPlaneActivities:
         view = await self._clusters.cluster(task.technical_id)
         if await is_asleep(self._clusters.seed, view, task):
             return _ASLEEP
+        if (place := await self._handlers.place(task)) is None:
+            return TaskResult(note=note_of_none(task))
         names = ApiNames.of(view)
         exposure = gateway.ApiServerExposure(
             hosts=tuple(host for host in (names.external, names.internal) if host),
@@ -124,7 +137,7 @@ class ControlPlaneActivities:
             else gateway.Upstream(service=vpn_seed_server.NAME, port=vpn_seed_server.OPENVPN_PORT),
         )
         await self._clusters.seed.apply(
-            gateway.exposure(gateway.EXPOSURE, task.technical_id, exposure), manager=MANAGER
+            gateway.exposure(gateway.EXPOSURE, task.technical_id, exposure, place.handler), manager=MANAGER
         )
         return TaskResult(note=", ".join(exposure.hosts))
 
@@ -139,10 +152,12 @@ class ControlPlaneActivities:
             return TaskResult(
                 note="no client is forwarded: the task that finds the other gateway's address was skipped"
             )
+        if (place := await self._handlers.place(task)) is None:
+            return TaskResult(note=note_of_none(task))
         names = ApiNames.of(await self._clusters.cluster(task.technical_id))
         hosts = tuple(host for host in (names.external, names.internal) if host)
         what = gateway.Forwarding(hosts=hosts, address=request.address, until=datetime.now(UTC) + _FORWARDED)
-        await self._clusters.seed.apply(gateway.forwarding(task.technical_id, what), manager=MANAGER)
+        await self._clusters.seed.apply(gateway.forwarding(task.technical_id, what, place), manager=MANAGER)
         return TaskResult(note=f"to {request.address}")
 
     @activity.defn

@@ -9,7 +9,7 @@ activity.
 import asyncio
 import base64
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import CLOUD_SECRET, Extensions
 from activities.seed.gateway import gateway_address
+from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
 from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
@@ -100,11 +101,17 @@ def _wait_migrated(kind: Kind) -> Activity:
 class ExtensionActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        clusters: Clusters,
+        retention: Retention | None = None,
+        handlers: Iterable[ExposureClassHandler] = (),
+    ) -> None:
         """``retention``: how long backups are kept; by default they are deleted with their Shoot."""
         self._clusters = clusters
         self._retention = retention or Retention()
         self._extensions = Extensions(clusters)
+        self._handlers = Handlers(clusters, handlers)
 
     # Activities that do the same for each kind. Activities of one kind only stand below, as methods.
 
@@ -538,8 +545,10 @@ class ExtensionActivities:
 
         ``provider``: type, credentials and zone, as in a Seed or a Shoot.
         """
+        if (served_by := await self._handlers.place(task)) is None:
+            return TaskResult(note=note_of_none(task))
         credentials = provider["credentialsRef"]
-        address = await gateway_address(self._clusters.seed_caches)
+        address = await gateway_address(self._clusters.seed_caches, served_by.namespace)
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
         garden = self._clusters.garden

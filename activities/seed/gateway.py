@@ -11,8 +11,8 @@ _ADDRESS_SECONDS = 10 * 60
 """Source: spec/flows.md 2, wait of deploy_api_service."""
 
 
-async def gateway_address(seed: Caches) -> str:
-    """IP address (or host name) at which clients outside of the seed reach its API servers.
+async def gateway_address(seed: Caches, namespace: str = gateway.NAMESPACE) -> str:
+    """IP address (or host name) at which clients outside of the seed reach its API servers, by one of its gateways.
 
     Raises:
         TimeoutError: the load balancer has no address after 10 minutes.
@@ -24,4 +24,4 @@ async def gateway_address(seed: Caches) -> str:
         return found
 
     cache = seed.of(resources.SERVICE)
-    return await heartbeating(cache.wait_for(gateway.NAME, gateway.NAMESPACE, address, _ADDRESS_SECONDS))
+    return await heartbeating(cache.wait_for(gateway.NAME, namespace, address, _ADDRESS_SECONDS))

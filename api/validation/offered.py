@@ -35,9 +35,6 @@ _NO_WATCHDOG = "this version has no dependency watchdog: set enabled to false"
 _NO_ZONES_OF_SERVICE = "the gateway of a seed has one address for all zones"
 
 SHOOT = {
-    "spec.exposureClassName": NotOffered(
-        "no gardenlet serves the handler of an ExposureClass; choose seeds by seedSelector and tolerations"
-    ),
     "spec.controlPlane.zones": NotOffered(
         "this version does not pin control planes to zones; highAvailability.failureTolerance spreads them"
     ),

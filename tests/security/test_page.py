@@ -21,7 +21,6 @@ NO_ATTACK = {
     ("T5", "A3"): _BY_TEMPORAL,
     ("T5", "A4"): _BY_TEMPORAL,
     ("T5", "A6"): _BY_TEMPORAL,
-    ("T6", "A6"): "no path: updates of DNS are signed by TSIG, and the gateway passes TLS through",
     **{(actor, "A7"): _OPERATOR for actor in ACTORS},
 }
 """Reason, for each actor and asset without an attack: there is no path, or the path is out of scope."""

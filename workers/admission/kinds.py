@@ -68,7 +68,6 @@ from workers.admission.profiles import (
     mutate_namespaced_cloud_profile,
     validate_cloud_profile,
     validate_namespaced_cloud_profile,
-    warn_of_exposure_class,
 )
 from workers.admission.review import (
     Garden,
@@ -344,7 +343,6 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CREDENTIALS_BINDING: validate_binding,
     resources.WORKLOAD_IDENTITY: validate_workload_identity,
     resources.OPERATIONS_BASTION: validate_bastion,
-    resources.EXPOSURE_CLASS: warn_of_exposure_class,
     resources.PLANT: validate_plant,
     # Both versions, so that the author of an object is told the faults by the names of the fields that it wrote.
     resources.CONTROLLER_DEPLOYMENT: validate_controller_deployment,

@@ -1,4 +1,4 @@
-"""Handlers of cloud profiles and of ExposureClasses."""
+"""Handlers of cloud profiles."""
 
 from __future__ import annotations
 
@@ -141,10 +141,3 @@ async def _with_approval(profile: Object, review: Review, garden: Garden) -> Obj
     if changed and asked is not None:
         return {**profile, "metadata": {**metadata, "annotations": kept}}
     return profile
-
-
-async def warn_of_exposure_class(review: Review, garden: Garden) -> list[str]:
-    """Warn of a new ExposureClass: Shoots that name one are refused."""
-    if review.operation != "CREATE":
-        return []
-    return ["handler: no gardenlet of this version serves handlers, so no Shoot can name this ExposureClass"]

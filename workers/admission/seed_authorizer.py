@@ -538,6 +538,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.SEED: (_READABLE, Right(("create", "patch"), _own_seed, _OBJECT_AND_STATUS)),
     resources.CLOUD_PROFILE: (_READABLE,),
     resources.NAMESPACED_CLOUD_PROFILE: (Right(("get",), _profile_of_shoot),),
+    resources.EXPOSURE_CLASS: (Right(("get",)),),
     resources.CONTROLLER_REGISTRATION: (_READABLE,),
     resources.CONTROLLER_INSTALLATION: (_READABLE, Right(("patch",), _own_installation, _OBJECT_AND_STATUS)),
     resources.CONTROLLER_DEPLOYMENT: (Right(("get",), _deployment_here),),

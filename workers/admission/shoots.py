@@ -20,6 +20,7 @@ from api.constants import (
 )
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.exposure_class import ExposureClass
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
@@ -27,12 +28,13 @@ from api.decisions import alerting
 from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
 from api.decisions.profiles import profile_of, profile_reference, root_of
+from api.defaulting.exposure_class import merge_exposure_class
 from api.defaulting.shoot import Surroundings, default_shoot, only_bound
 from api.meta import KubeObject
 from api.names import backup_entry_names
 from api.resources import Object, Resource
 from api.validation.binding import check_move, check_while_moving, is_moving
-from api.validation.field import Path
+from api.validation.field import Faults, Path
 from api.validation.garden import domains_of_seed
 from api.validation.operations import (
     check_deletion_confirmed,
@@ -90,7 +92,15 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
         binder=binder,
     )
     default_shoot(shoot, old, around)
+    if old is None and (exposure_class := await _exposure_class(shoot, garden)) is not None:
+        refuse_forbidden(review, merge_exposure_class(shoot, exposure_class))
     return shoot.to_wire()
+
+
+async def _exposure_class(shoot: Shoot, garden: Garden) -> ExposureClass | None:
+    name = shoot.spec.exposure_class_name
+    found = await garden.find(resources.EXPOSURE_CLASS, name) if name else None
+    return ExposureClass.of(found) if found else None
 
 
 async def _binder(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> str:
@@ -142,6 +152,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await _check_seed_choice(review, shoot, old, garden)
     await require_for_shoot(review, garden, shoot, old)
     await _check_dns_identities(review, shoot, old, garden)
+    await _check_exposure_class(review, shoot, old, garden)
     world = await _world(shoot, old, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     await check_binding_switch(review, shoot, old, garden)
@@ -182,6 +193,22 @@ async def _check_dns_identities(review: Review, shoot: Shoot, old: Shoot | None,
         if identity is not None:  # another check reports that it does not exist
             path = Path("spec") / "dns" / "providers" @ index / "credentialsRef"
             refuse_forbidden(review, check_target_type(path, identity, [provider.type or ""]))
+
+
+async def _check_exposure_class(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A Shoot keeps its ExposureClass: its users reach the API server by the load balancer of the class's handler."""
+    name, path = shoot.spec.exposure_class_name, Path("spec") / "exposureClassName"
+    faults = Faults()
+    if old is not None:
+        faults.fixed(path, old.spec.exposure_class_name, name)
+        refuse_invalid(review, faults)
+        return
+    found = await _exposure_class(shoot, garden)
+    if name and found is None:
+        faults.not_found(path, name, "there is no such ExposureClass")
+    elif found is not None and found.metadata.deletion_timestamp:
+        faults.forbidden(path, f"ExposureClass {name} is being deleted: choose another one")
+    refuse_forbidden(review, faults)
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

@@ -8,7 +8,9 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
+from activities.components.gateway import OWN, Place
 from activities.secrets.crypto import KeyAlgorithm
+from activities.seed.handlers import ExposureClassHandler, check_distinct
 from activities.seed.retention import Retention
 from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_EXTENSIONS_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
 from api.meta import Quantity
@@ -204,5 +206,17 @@ class GardenletConfig(ApiModel):
     backup_entry: BackupEntryConfig = BackupEntryConfig()
     vpn: VpnConfig = VpnConfig()
     secrets: SecretsConfig = SecretsConfig()
+    exposure_class_handlers: tuple[ExposureClassHandler, ...] = ()
+    """Handlers of ExposureClasses that the seed serves, each by a gateway of its own."""
     max_concurrent_activities: int = 200
     identity: str = "gardenlet"
+
+    @property
+    def gateways(self) -> tuple[Place, ...]:
+        """All gateways of the seed."""
+        return (OWN, *(each.place for each in self.exposure_class_handlers))
+
+    @model_validator(mode="after")
+    def _handlers_are_distinct(self) -> Self:
+        check_distinct(self.exposure_class_handlers)
+        return self

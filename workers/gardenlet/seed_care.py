@@ -10,6 +10,7 @@ from typing import Any
 
 from activities.clusters import Clusters
 from activities.components import gateway, resource_manager
+from activities.components.gateway import Place
 from activities.garden.seed_status import write_seed_status
 from activities.seed.bootstrap import INGRESS_DNS
 from api import constants, resources
@@ -25,8 +26,7 @@ from workers.lib import health
 
 _SETTLED = Operation("Reconcile", "Succeeded")
 """A running operation of the Seed is no reason to show a failed check as Progressing."""
-_DEPLOYMENTS = (Key(gateway.NAMESPACE, gateway.NAME), Key(constants.GARDEN_NAMESPACE, resource_manager.NAME))
-"""Deployments that every seed has."""
+_RESOURCE_MANAGER = Key(constants.GARDEN_NAMESPACE, resource_manager.NAME)
 
 
 class SeedCare:
@@ -35,9 +35,16 @@ class SeedCare:
     One per gardenlet. Writes the conditions that have changed.
     """
 
-    def __init__(self, clusters: Clusters, config: SeedCareConfig, shoot_care: ShootCareConfig) -> None:
+    def __init__(
+        self,
+        clusters: Clusters,
+        config: SeedCareConfig,
+        shoot_care: ShootCareConfig,
+        gateways: Iterable[Place] = (gateway.OWN,),
+    ) -> None:
         self._clusters = clusters
         self._config = config
+        self._gateways = tuple(gateways)
         self._progressing_for = shoot_care.managed_resource_progressing_threshold
         self._thresholds = {each.type: each.duration for each in config.condition_thresholds}
         self._seeds = own_seed(clusters)
@@ -63,7 +70,7 @@ class SeedCare:
             controller.watch(cache, keys=lambda _: [ours])
         for cache in others:
             # Control planes have such objects, too, and these change often.
-            controller.watch(cache, keys=lambda _: [ours], when=lambda event: _is_of_seed(event.object))
+            controller.watch(cache, keys=lambda _: [ours], when=lambda event: self._is_of_seed(event.object))
         await controller.run()
 
     async def _check(self, key: Key) -> Requeue | None:
@@ -82,7 +89,8 @@ class SeedCare:
 
     def _components(self, seed: Object, now: datetime) -> Finding:
         """Condition SeedSystemComponentsHealthy: Deployments, DNS name of the gateway, ManagedResources of the seed."""
-        faults = [_deployment_fault(each, self._deployments.get(each.name, each.namespace)) for each in _DEPLOYMENTS]
+        wanted = (*(Key(each.namespace, gateway.NAME) for each in self._gateways), _RESOURCE_MANAGER)
+        faults = [_deployment_fault(each, self._deployments.get(each.name, each.namespace)) for each in wanted]
         if seed["spec"].get("ingress"):
             faults.append(_record_fault(self._records.get(INGRESS_DNS, constants.GARDEN_NAMESPACE)))
         for each in self._managed_resources.list(constants.GARDEN_NAMESPACE):
@@ -91,6 +99,10 @@ class SeedCare:
             if fault := managed_resource_fault(each, self._progressing_for, now):
                 faults.append(f"ManagedResource {each['metadata']['name']}: {fault[1]}")
         return system_components(each for each in faults if each)
+
+    def _is_of_seed(self, obj: Object) -> bool:
+        namespaces = (constants.GARDEN_NAMESPACE, *(each.namespace for each in self._gateways))
+        return obj["metadata"].get("namespace") in namespaces
 
 
 def system_components(faults: Iterable[str]) -> Finding:
@@ -131,7 +143,3 @@ def _record_fault(record: Object | None) -> str | None:
         return f"{name} does not exist"
     error = _error(record)
     return f"{name}: {error.get('description', '')}" if error else None
-
-
-def _is_of_seed(obj: Object) -> bool:
-    return obj["metadata"].get("namespace") in (constants.GARDEN_NAMESPACE, gateway.NAMESPACE)

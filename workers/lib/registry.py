@@ -1,6 +1,6 @@
 """Activities that each process offers. A test checks that they include the activities of all flows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.etcd import EtcdActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.force_deletion import ForceDeletionActivities
+from activities.seed.handlers import ExposureClassHandler
 from activities.seed.hibernation import HibernationActivities
 from activities.seed.issuer import IssuerActivities
 from activities.seed.migration import MigrationActivities
@@ -50,13 +51,14 @@ def seed_activities(
     image_digest: str = "",
     retention: Retention | None = None,
     identity: str = "gardenlet",
+    handlers: Sequence[ExposureClassHandler] = (),
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
-        SeedActivities(clusters, identity),
+        SeedActivities(clusters, identity, handlers),
         SeedSystemActivities(clusters),
         NamespaceActivities(clusters),
-        ExtensionActivities(clusters, retention),
+        ExtensionActivities(clusters, retention, handlers),
         ReferenceActivities(clusters),
         StaticManifestActivities(clusters),
         IssuerActivities(clusters),
@@ -68,7 +70,7 @@ def seed_activities(
         EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period, image_digest=image_digest),
         MigrationActivities(clusters),
         ShootStateActivities(clusters),
-        ControlPlaneActivities(clusters, vpn_network=vpn_network),
+        ControlPlaneActivities(clusters, vpn_network=vpn_network, handlers=handlers),
         ShootSystemActivities(clusters),
         OperatingSystemConfigActivities(clusters),
         HibernationActivities(clusters),

@@ -16,7 +16,9 @@ Manifest = dict[str, Any]
 NAME = "gardener-extension-provider-local"
 """Name of provider-local's ServiceAccount, and of the Lease for its leader election."""
 GATEWAY_SERVICE = "istio-ingressgateway"
-"""The Service of a seed that gets the address of the seed's node."""
+"""Name of the Services of a seed's gateways."""
+GATEWAY_NAMESPACE = "istio-ingress"
+"""Namespace of the seed's own gateway, whose Service gets the address of the seed's node."""
 
 _RBAC = "rbac.authorization.k8s.io"
 _ROLE = "gardener.cloud:extensions:provider-local"

@@ -20,7 +20,10 @@ class ProviderLocalConfig(ApiModel):
     temporal: TemporalConnection
     """Connection to Temporal: long operations run as workflows on the task queue ``provider-local-<seed name>``."""
     load_balancer_ip: str
-    """Address for the gateway's Service of type LoadBalancer: that of the seed's node."""
+    """Address for the Service of the seed's own gateway, of type LoadBalancer: that of the seed's node."""
+    further_load_balancer_ips: tuple[str, ...] = ()
+    """Addresses for the Services of further gateways, those of handlers of ExposureClasses. The network must route them
+    to the seed's node."""
     heartbeat_namespace: str = "garden"
     """Namespace of the Lease ``gardener-extension-heartbeat``."""
     tracing: TracingConfig | None = None

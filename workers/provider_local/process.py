@@ -107,7 +107,7 @@ async def run(config_path: str) -> None:
                 config.leader_election,
                 NAME,
                 run_heartbeat(seed, config.heartbeat_namespace, holder=MANAGER),
-                LoadBalancerController(seed, caches, config.load_balancer_ip).run(),
+                LoadBalancerController(seed, caches, config.load_balancer_ip, config.further_load_balancer_ips).run(),
                 *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
                 *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),
             ),

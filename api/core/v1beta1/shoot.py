@@ -589,7 +589,7 @@ class ShootSpec(KubeModel):
     seed_selector: SeedSelector | None = None
     tolerations: list[Toleration] | None = None
     scheduler_name: Annotated[str | None, IMMUTABLE] = "default-scheduler"
-    exposure_class_name: Annotated[str | None, IMMUTABLE_ONCE_SET] = None
+    exposure_class_name: Annotated[str | None, IMMUTABLE] = None
     access_restrictions: Annotated[list[AccessRestrictionWithOptions] | None, map_list("name")] = None
     purpose: Literal["evaluation", "testing", "development", "production", "infrastructure"] | None = "evaluation"
     hibernation: Hibernation | None = None

@@ -187,13 +187,3 @@ async def test_a_profile_is_labelled_with_its_provider_for_webhooks_of_extension
     stored = patched(changed(made), await ask(client, "/mutate", "CREATE", made))
     assert stored["metadata"]["labels"] == {"provider.extensions.gardener.cloud/local": "true"}
     assert "patch" not in await ask(client, "/mutate", "UPDATE", stored, stored)
-
-
-async def test_an_exposure_class_is_stored_with_a_warning_and_no_shoot_can_name_it(client):
-    made = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "ExposureClass", "metadata": {"name": "x"}}
-    response = await ask(client, "/validate", "CREATE", made | {"handler": "internet"})
-    assert "no gardenlet of this version serves handlers" in response["warnings"][0]
-    shoot = changed(complete().to_wire(), "spec.exposureClassName", "x")
-    assert "spec.exposureClassName: Forbidden: not supported: no gardenlet serves the handler" in await message(
-        client, "CREATE", shoot
-    )

@@ -86,7 +86,7 @@ COMMON: dict[str, dict[str, str]] = {
         "Seed,": BY_HAND,
         "binding,": REFERENCE,
         "Quota,": f"{SERVER}test_a_binding_names_quotas_that_exist",
-        "ExposureClass,": "tests/unit/api/test_rejections.py::test_a_shoot_names_no_exposure_class",
+        "ExposureClass,": "tests/unit/admission/test_exposure_classes.py::test_a_class_that_does_not_exist_is_refused",
         "ControllerDeployment": f"{SERVER}test_a_registration_names_controller_deployments_that_exist",
     },
     "Reference without permission": {
@@ -341,14 +341,6 @@ def provider(**fields: object) -> dict[str, object]:
 )
 def test_providers_of_dns_that_contradict_each_other_are_refused(dns, complaint):
     assert complaint in str(check_shoot(complete("spec.dns", dns), None, "local"))
-
-
-def test_a_shoot_names_no_exposure_class():
-    """No gardenlet serves handlers, so one that exists is refused as one that is missing."""
-    told = str(check_shoot(complete("spec.exposureClassName", "public"), None, "local"))
-    assert (
-        "spec.exposureClassName: Forbidden: not supported: no gardenlet serves the handler of an ExposureClass" in told
-    )
 
 
 @pytest.mark.parametrize("providers", [[], [provider(type="other", primary=True)]])

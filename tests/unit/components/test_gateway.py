@@ -184,13 +184,13 @@ def service(name, namespace, address):
     }
 
 
-def expose(api, namespace, *hosts, vpn=True):
+def expose(api, namespace, *hosts, vpn=True, handler=""):
     what = ApiServerExposure(
         hosts=hosts,
         api_server=Upstream(service="kube-apiserver", port=443),
         vpn=Upstream(service="vpn-seed-server", port=1194) if vpn else None,
     )
-    api.put("/api/v1/configmaps", gateway.exposure("apiserver-exposure", namespace, what))
+    api.put("/api/v1/configmaps", gateway.exposure("apiserver-exposure", namespace, what, handler))
 
 
 async def until(condition):
@@ -317,6 +317,33 @@ async def test_only_the_gateways_own_namespace_may_forward_out_of_the_seed(world
     await until(lambda: "shoot--dev--a" in chains(written(directory)))
 
     assert chains(written(directory))["shoot--dev--a"]["filter_chain_match"]["server_names"] == ["api.b.example.org"]
+
+
+async def test_a_handlers_gateway_serves_its_own_shoots_and_the_seeds_own_gateway_all_others(world, tmp_path_factory):
+    api, directory, _ = world
+    other = tmp_path_factory.mktemp("handler")
+    for namespace, address in (("shoot--dev--a", "100.64.1.1"), ("shoot--dev--b", "100.64.1.3")):
+        api.put("/api/v1/services", service("kube-apiserver", namespace, address))
+        api.put("/api/v1/services", service("vpn-seed-server", namespace, address))
+    expose(api, "shoot--dev--a", "api.a.example.org")
+    expose(api, "shoot--dev--b", "api.b.example.org", handler="internal")
+    forwarding = Forwarding(hosts=("api.c.example.org",), address="192.0.2.7", until=datetime(2100, 1, 1, tzinfo=UTC))
+    place = gateway.Place("istio-ingress-handler-internal", "internal")
+    api.put("/api/v1/configmaps", gateway.forwarding("shoot--dev--c", forwarding, place))
+    async with api.client() as client:
+        caches = Caches(client)
+        task = asyncio.create_task(Gateway(caches, other, Health(), "", place).run())
+        await until(lambda: "shoot--dev--b" in chains(written(other)))
+        await until(lambda: "shoot--dev--a" in chains(written(directory)))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await caches.close()
+
+    assert chains(written(other)).keys() == {"blackhole", "shoot--dev--b", "shoot--dev--c"}
+    assert chains(written(directory)).keys() == {"blackhole", "shoot--dev--a"}
+    for files, own in ((written(other), "shoot--dev--b"), (written(directory), "shoot--dev--a")):
+        assert destinations(files, gateway.VPN_ROUTES_FILE) == [gateway.vpn_header(own)]
+        assert destinations(files, gateway.PROXY_ROUTES_FILE) == [gateway.proxy_header(own)]
 
 
 @pytest.mark.parametrize("key", [gateway.EXPOSURE_KEY, gateway.SERVICE_EXPOSURE_KEY])

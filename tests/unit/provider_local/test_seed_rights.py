@@ -55,3 +55,37 @@ async def test_the_gateways_service_gets_the_address_of_the_node_and_no_other_is
     assert gateway["status"]["loadBalancer"]["ingress"] == [{"ip": "198.18.2.2", "ipMode": "VIP"}]
     assert "status" not in seed.objects[SERVICE, "istio-ingress", "another"]
     await caches.close()
+
+
+def gateway_service(namespace: str) -> dict[str, Any]:
+    metadata = {"name": "istio-ingressgateway", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "LoadBalancer"}}
+
+
+async def test_each_further_gateway_has_an_address_of_its_own_and_leaves_it_to_the_next_one() -> None:
+    """DNS records name the address, so a gateway keeps it, also when provider-local starts again."""
+    seed = FakeCluster()
+
+    def address(namespace: str) -> str | None:
+        status = seed.objects[SERVICE, namespace, "istio-ingressgateway"].get("status") or {}
+        ingress = (status.get("loadBalancer") or {}).get("ingress") or [{}]
+        ip: str | None = ingress[0].get("ip")
+        return ip
+
+    for namespace in ("istio-ingress", "handler-0", "handler-a", "handler-b"):
+        await seed.create(gateway_service(namespace))
+    held = {"status": {"loadBalancer": {"ingress": [{"ip": "198.18.2.6", "ipMode": "VIP"}]}}}
+    await seed.patch(SERVICE, "istio-ingressgateway", "handler-0", held, subresource="status")
+    caches = Caches(seed)
+    further = ("198.18.2.5", "198.18.2.6")
+    async with running(LoadBalancerController(seed, caches, "198.18.2.2", further).run()):
+        await until(lambda: address("istio-ingress") and (address("handler-a") or address("handler-b")))
+        assert (address("istio-ingress"), address("handler-0")) == ("198.18.2.2", "198.18.2.6")
+        first, waiting = ("handler-a", "handler-b") if address("handler-a") else ("handler-b", "handler-a")
+        assert address(first) == "198.18.2.5"
+        assert address(waiting) is None
+
+        await seed.delete(SERVICE, "istio-ingressgateway", first)
+        await until(lambda: address(waiting))
+        assert address(waiting) == "198.18.2.5"
+    await caches.close()
