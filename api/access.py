@@ -30,7 +30,6 @@ from api.constants import (
     SHOOT_ISSUER_NAMESPACE,
     SYSTEM_PUBLIC_NAMESPACE,
 )
-from api.images import OWN_VERSION
 from api.labels import pod_security
 from api.times import timestamp
 
@@ -159,12 +158,6 @@ def people() -> list[Manifest]:
         *_project_role(PROJECT_SERVICE_ACCOUNT_MANAGER, _service_account_manager()),
         *_readable(f"{system}read-cluster-identity-configmap", "cluster-identity", "kube-system"),
         *_readable(f"{system}read-gardener-info-configmap", GARDENER_INFO, SYSTEM_PUBLIC_NAMESPACE),
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": GARDENER_INFO, "namespace": SYSTEM_PUBLIC_NAMESPACE},
-            "data": {"gardenerAPIServer": f"version: {OWN_VERSION}\n"},
-        },
     ]
 
 

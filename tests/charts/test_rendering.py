@@ -76,7 +76,7 @@ def test_there_is_a_chart_for_every_process_of_garden_and_seed():
         for name in NAMES
         for each in kinds(rendered(name), "Deployment").values()
     }
-    assert found == set(MODELS) | {"front-door"}
+    assert found == set(MODELS) | {"front-door", "shoot-oidc-service"}
 
 
 def _worker(pod: Object) -> str:
@@ -91,6 +91,7 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
         "front-door": "workers.front_door:FrontDoorConfig",
         "promote": "workers.promote:PromoteConfig",
         "setup": "workers.setup:SetupConfig",
+        "shoot-oidc-service": "workers.oidc_service.process:OidcServiceConfig",
     }
     objects = rendered(chart)
     for workload in [*kinds(objects, "Deployment").values(), *kinds(objects, "Job").values()]:
@@ -101,7 +102,7 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
         file.write_text(kinds(objects, "ConfigMap")[volume["configMap"]["name"]]["data"]["config.yaml"])
         module, model = models[worker].split(":")
         config = load_config(getattr(importlib.import_module(module), model), file)
-        if worker in ("controller-manager", "gardenlet", "provider-local", "scheduler"):
+        if worker in ("controller-manager", "gardenlet", "provider-local", "scheduler", "shoot-oidc-service"):
             assert config.leader_election.leader_elect, f"two replicas of {worker} would both run its controllers"
 
 
@@ -206,6 +207,31 @@ def test_rights_of_provider_local_are_those_that_the_landscape_gives_it():
 
     assert sorted(rights, key=_place) == sorted(access.access("garden"), key=_place)
     assert [*kinds(rendered("provider-local"), "PriorityClass").values()] == [access.priority_class()]
+
+
+def test_the_oidc_service_has_the_rights_of_its_example_in_the_namespace_of_its_release() -> None:
+    """A gardenlet installs it into a namespace with another name, as a release with the registration's name."""
+    example = list(yaml.safe_load_all((CHARTS.parent / "examples/shoot_oidc_service/rbac.yaml").read_text()))
+    objects = rendered("shoot-oidc-service", {"gardener": {"seed": {"name": "seed-1"}}})
+
+    for kind, name in (
+        ("ClusterRole", "extension-shoot-oidc-service"),
+        ("ClusterRole", "extension-shoot-oidc-service-control-planes"),
+    ):
+        assert kinds(objects, kind)[name]["rules"] == kinds(example, kind)[name]["rules"]
+    metadata = kinds(objects, "ClusterRole")["extension-shoot-oidc-service-control-planes"]["metadata"]
+    assert metadata["labels"] == {"extensions.gardener.cloud/control-plane-role-of": "release"}
+    account = kinds(objects, "ServiceAccount")["shoot-oidc-service"]["metadata"]
+    annotation = metadata["annotations"]["extensions.gardener.cloud/service-account"]
+    assert annotation == f"{account['namespace']}/{account['name']}" == "garden/shoot-oidc-service"
+    for each in [*kinds(objects, "ClusterRoleBinding").values(), *kinds(objects, "RoleBinding").values()]:
+        assert each["subjects"] == [
+            {"kind": "ServiceAccount", "name": "shoot-oidc-service", "namespace": account["namespace"]}
+        ]
+    config = yaml.safe_load(kinds(objects, "ConfigMap")["shoot-oidc-service"]["data"]["config.yaml"])
+    [_, leases] = kinds(objects, "Role")["shoot-oidc-service"]["rules"]
+    assert config["heartbeatNamespace"] == config["leaderElection"]["resourceNamespace"] == account["namespace"]
+    assert leases["resourceNames"] == ["gardener-extension-heartbeat", "gardener-extension-shoot-oidc-service"]
 
 
 def _place(each):

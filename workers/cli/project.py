@@ -16,6 +16,8 @@ Member = dict[str, Any]
 
 _RBAC = "rbac.authorization.k8s.io"
 _KINDS = {"user": "User", "group": "Group", "serviceaccount": "ServiceAccount"}
+_OF_OWNER = ("admin", "owner")
+"""Roles that the garden gives the owner of a Project again, whatever a client writes."""
 _GARDEN = click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 _OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 _ROLES = click.option(
@@ -73,7 +75,7 @@ def add(
     """Make NAME a member of PROJECT, or give the member more roles; without --role a viewer."""
     subject = _subject_of(name, kind, namespace)
 
-    def change(found: list[Member]) -> list[Member]:
+    def change(found: list[Member], _: Member) -> list[Member]:
         known = _known(found, subject)
         wanted = [*_roles(known or {}), *roles] or ["viewer"]
         first, *further = dict.fromkeys(wanted)
@@ -97,13 +99,21 @@ def remove(
     garden_kubeconfig: str | None,
     output: str,
 ) -> None:
-    """Remove the member NAME from PROJECT, or with --role only these roles of it."""
+    """Remove the member NAME from PROJECT, or with --role only these roles of it.
+
+    The owner stays a member with roles admin and owner.
+    """
     subject = _subject_of(name, kind, namespace)
 
-    def change(found: list[Member]) -> list[Member]:
+    def change(found: list[Member], owner: Member) -> list[Member]:
         known = _known(found, subject)
         if known is None:
             raise click.ClickException(f"{subject['kind']} {name} is no member of Project {project}")
+        if _is(owner, subject) and (not roles or set(roles) & set(_OF_OWNER)):
+            raise click.ClickException(
+                f"{subject['kind']} {name} is the owner of Project {project}, and an owner stays a member with roles "
+                f"{' and '.join(_OF_OWNER)}: make another member the owner first (spec.owner of the Project)"
+            )
         if missing := sorted(set(roles) - set(_roles(known))):
             raise click.ClickException(f"{subject['kind']} {name} does not have role {', '.join(missing)}")
         left = [each for each in _roles(known) if each not in roles] if roles else []
@@ -141,12 +151,17 @@ async def _read(project: str, path: str | None) -> list[Member]:
     return list(found["spec"].get("members") or [])
 
 
-async def _write(project: str, change: Callable[[list[Member]], list[Member]], path: str | None) -> list[Member]:
-    """Change the members; a change that another client made meanwhile is read again and kept."""
+async def _write(
+    project: str, change: Callable[[list[Member], Member], list[Member]], path: str | None
+) -> list[Member]:
+    """Change the members, by a function of them and of the owner.
+
+    A change that another client made meanwhile is read again and kept.
+    """
     async with garden_client(path) as garden:
         while True:
             live = await garden.get(resources.PROJECT, project)
-            wanted = change(list(live["spec"].get("members") or []))
+            wanted = change(list(live["spec"].get("members") or []), live["spec"].get("owner") or {})
             try:
                 written = await garden.replace({**live, "spec": {**live["spec"], "members": wanted}})
             except Conflict:

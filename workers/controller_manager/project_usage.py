@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from api import resources
 from api.constants import (
     CONFIRMATION_DELETION,
+    GARDEN_NAMESPACE,
     PROJECT_SKIP_STALE_CHECK,
     REFERENCE_CREDENTIALS_BINDING,
     REFERENCE_SECRET_BINDING,
@@ -116,6 +117,9 @@ class _StaleReconciler:
             await self._delete(project, status["staleSinceTimestamp"])
 
     async def _is_exempt(self, namespace: str) -> bool:
+        """Whether a Project is never stale: the garden's own one, and those whose namespace has the annotation."""
+        if namespace == GARDEN_NAMESPACE:
+            return True
         found = await self._client.find(resources.NAMESPACE, namespace)
         annotations = (found or {}).get("metadata", {}).get("annotations") or {}
         return is_true(annotations.get(PROJECT_SKIP_STALE_CHECK))

@@ -13,6 +13,7 @@ import json
 import logging
 from datetime import UTC, datetime, timedelta
 
+import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
@@ -21,9 +22,18 @@ from pydantic import Field
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm
 from api import resources
-from api.constants import GARDEN_NAMESPACE, ISSUER_KEYS, OPERATION, OPERATION_RENEW, SHOOT_ISSUER_NAMESPACE
+from api.constants import (
+    GARDEN_NAMESPACE,
+    GARDENER_INFO,
+    ISSUER_KEYS,
+    OPERATION,
+    OPERATION_RENEW,
+    SHOOT_ISSUER_NAMESPACE,
+    SYSTEM_PUBLIC_NAMESPACE,
+)
 from api.contracts.issuer_keys import IssuerKey, IssuerKeys, data_of, keys_in
 from api.decisions import issuer, issuer_keys, workload_identity
+from api.images import OWN_VERSION
 from api.model import ApiModel
 from kube.cache import Cache, Caches, Key
 from kube.client import KubeClient, Object, WatchEvent
@@ -45,8 +55,11 @@ class WorkloadIdentityConfig(ApiModel):
 
     key_period: Duration = Field(default=timedelta(days=90), ge=timedelta(days=1))
     """How long a key signs tokens. Then another key replaces it."""
-    published_before_use: Duration = Field(default=timedelta(minutes=10), ge=timedelta(seconds=1))
-    """How long a new key is published before it signs, so that no recipient has older copies of the keys."""
+    published_before_use: Duration = Field(default=timedelta(minutes=10), ge=timedelta(minutes=1))
+    """How long a new key is published before it signs, so that no recipient has older copies of the keys.
+
+    kube-apiserver keeps a copy for up to 60 s. It would refuse tokens of a key that signs earlier.
+    """
 
 
 async def run_workload_identity_controllers(client: KubeClient, caches: Caches, config: WorkloadIdentityConfig) -> None:
@@ -100,6 +113,7 @@ class IssuerKeeper:
     async def reconcile(self, key: Key) -> Requeue | None:
         """One pass. If it is cut off anywhere, the next one continues: a key signs only after it was published."""
         url = self._url()
+        await self._inform(url)
         if url is None:
             return None  # the Secret that names the host wakes this controller
         secret = await self._client.find(resources.SECRET, ISSUER_KEYS, GARDEN_NAMESPACE)
@@ -119,6 +133,17 @@ class IssuerKeeper:
             await self._write(secret, keys)
         pause = issuer_keys.next_change(keys, now, period) - datetime.now(UTC)
         return Requeue(max(0.0, min(pause, _LONGEST_PAUSE).total_seconds()))
+
+    async def _inform(self, url: str | None) -> None:
+        """Write the version of this installation and the issuer's URL, which all users may read.
+
+        Owners configure this URL in their clouds. A second pass writes the same.
+        """
+        info = {"version": OWN_VERSION, **({"workloadIdentityIssuerURL": url} if url else {})}
+        metadata = {"name": GARDENER_INFO, "namespace": SYSTEM_PUBLIC_NAMESPACE}
+        data = {"gardenerAPIServer": yaml.safe_dump(info)}
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        await self._client.apply(manifest, manager=_MANAGER)
 
     def _url(self) -> str | None:
         """URL of the issuer; None if no Secret names the host, or several name different hosts."""

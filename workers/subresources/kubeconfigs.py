@@ -15,7 +15,6 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from pydantic import ValidationError
 
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
@@ -157,19 +156,16 @@ class Kubeconfigs:
         return authority, trusted
 
     async def _record(self, shoot: Object, certificate: x509.Certificate, now: datetime) -> None:
-        """Record user, issuer and expiration of a kubeconfig, and remove the records of expired kubeconfigs.
+        """Record user, issuer and expiration of a kubeconfig.
+
+        Also remove the records of expired kubeconfigs, and entries that are no records: members may write them.
 
         While a recorded kubeconfig needs the old authority, a rotation of the authorities cannot be completed.
         """
         metadata = shoot["metadata"]
         name, namespace = issued_kubeconfigs(metadata["name"]), metadata["namespace"]
         known = await self.garden.find(resources.CONFIG_MAP, name, namespace)
-        try:
-            before = issued(known)
-        except ValidationError:
-            raise internal(
-                f"ConfigMap {namespace}/{name} has an entry that is no record of a kubeconfig: remove the entry"
-            ) from None
+        before = issued(known)
         entry = IssuedKubeconfig(
             user=_common_name(certificate.subject),
             issuer=_common_name(certificate.issuer),
@@ -183,7 +179,9 @@ class Kubeconfigs:
                 f"Shoot {namespace}/{metadata['name']} has {len(valid)} valid kubeconfigs, {of_user} of them yours; it "
                 f"may have {_OF_SHOOT}, and {_OF_USER} of one user: wait until some expire, and ask for shorter ones",
             )
-        data: dict[str, str | None] = {serial: None for serial, each in before.items() if each.expired(now)}
+        useless = set((known or {}).get("data") or {}) - before.keys()
+        useless |= {serial for serial, each in before.items() if each.expired(now)}
+        data: dict[str, str | None] = dict.fromkeys(useless)
         data[f"{certificate.serial_number:032x}"] = noted(entry)
         if known is None:
             owner = owner_reference(resources.SHOOT, metadata["name"], metadata["uid"], controller=False)

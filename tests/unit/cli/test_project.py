@@ -64,6 +64,24 @@ async def test_a_role_or_the_whole_member_is_removed(garden_server: ApiServer, c
     assert "robot" not in members(garden_server)
 
 
+async def test_the_owner_cannot_be_removed(garden_server: ApiServer, command: Command) -> None:
+    """The garden would add the owner again, and the command would have said that it is gone."""
+    owner = {key: ANN[key] for key in ("kind", "apiGroup", "name")}
+    garden_server.change(PROJECTS, "dev", None, {"spec": {"owner": owner}})
+    await command("project", "members", "add", "dev", "ann", "--role", "uam")
+
+    for roles in ((), ("--role", "owner"), ("--role", "uam", "--role", "admin")):
+        result = await command("project", "members", "remove", "dev", "ann", *roles)
+        assert result.exit_code == 1
+        assert "User ann is the owner of Project dev, and an owner stays a member with roles admin and owner" in (
+            result.stderr
+        )
+    assert members(garden_server) == {"ann": ["admin", "owner", "uam"]}
+
+    await command("project", "members", "remove", "dev", "ann", "--role", "uam")
+    assert members(garden_server) == {"ann": ["admin", "owner"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

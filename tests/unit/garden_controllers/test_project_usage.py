@@ -54,6 +54,16 @@ async def test_a_project_without_anything_is_stale(garden):
     assert "staleAutoDeleteTimestamp" not in project["status"], "the deletion is announced after the grace period"
 
 
+async def test_the_project_of_the_garden_itself_is_never_stale(garden):
+    """Its namespace holds the garden's own Secrets. A status that an earlier version wrote is removed."""
+    project = changed(PROJECT, "metadata", {"name": "garden", "creationTimestamp": ago(days=100)})
+    project = changed(project, "spec.namespace", "garden")
+    garden.api.put(PROJECTS, project | {"status": {"staleSinceTimestamp": ago(days=91)}})
+    garden.api.put("/api/v1/namespaces", {"metadata": {"name": "garden"}})
+    async with checking(garden):
+        await garden.becomes(resources.PROJECT, "garden", None, not_stale)
+
+
 async def test_a_deletion_is_announced_and_then_done(garden):
     furnish(garden, staleSinceTimestamp=ago(days=91))
     garden.api.change(PROJECTS, "local", None, {"metadata": {"finalizers": ["gardener"]}})

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import yaml
+from pydantic import ValidationError
 
 from api import resources
 from api.contracts.issuer_keys import IssuerKeys, data_of, keys_in
+from api.images import OWN_VERSION
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
@@ -37,7 +40,8 @@ class Around:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self, delay: float = 1.0) -> None:
-        config = WorkloadIdentityConfig(published_before_use=timedelta(seconds=delay))
+        # The least that a configuration may have is a minute.
+        config = WorkloadIdentityConfig().model_copy(update={"published_before_use": timedelta(seconds=delay)})
         caches = Caches(self.client)
         self.tasks.append(asyncio.create_task(run_workload_identity_controllers(self.client, caches, config)))
 
@@ -100,6 +104,28 @@ async def test_the_first_key_is_published_and_signs_at_once(around: Around) -> N
     configuration, published = around.published
     assert (configuration["issuer"], published) == (ISSUER, [a_key(0).id])
     assert "PRIVATE" not in json.dumps(around.garden.objects[SECRETS, "gardener-system-shoot-issuer", NAME])
+
+
+async def test_all_users_read_the_url_of_the_issuer(around: Around) -> None:
+    """Owners configure it in their clouds; without an issuer the version is there alone."""
+
+    def info() -> dict[str, str]:
+        found = around.garden.objects.get(("/api/v1/configmaps", "gardener-system-public", "gardener-info"))
+        return yaml.safe_load(found["data"]["gardenerAPIServer"]) if found else {}
+
+    await around.start()
+    await until(info)
+    assert info() == {"version": OWN_VERSION}
+
+    around.garden.put(SECRETS, host())
+    await until(lambda: info() == {"version": OWN_VERSION, "workloadIdentityIssuerURL": ISSUER})
+
+
+@pytest.mark.parametrize("period", ["59s", "1s"])
+def test_a_key_is_published_longer_than_kube_apiserver_keeps_its_copies(period: str) -> None:
+    with pytest.raises(ValidationError, match="publishedBeforeUse"):
+        WorkloadIdentityConfig.model_validate({"publishedBeforeUse": period})
+    assert WorkloadIdentityConfig.model_validate({"publishedBeforeUse": "60s"})
 
 
 async def test_a_host_that_is_named_later_makes_the_issuer(around: Around) -> None:

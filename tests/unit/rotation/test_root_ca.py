@@ -8,6 +8,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.secrets.configs import CertificateAuthority
 from activities.shoot import rotation as module
+from api.contracts.rotation import Kind, SurveyRequest
 from tests.unit.kube.waiting import until
 from tests.unit.rotation.conftest import TASK, World
 
@@ -51,6 +52,31 @@ async def test_a_namespace_that_stays_behind_is_named(world: World, monkeypatch:
     publish(world, "forgotten", "old")
     with pytest.raises(ApplicationError, match="namespaces forgotten; is its kube-controller-manager running"):
         await ActivityEnvironment().run(world.activities.wait_root_ca_configmaps, TASK)
+
+
+@pytest.mark.parametrize(("workers", "behind"), [([{"name": "a"}], ["namespace late"]), ([], [])])
+async def test_a_namespace_that_stays_behind_holds_the_completion_where_there_are_pods(
+    world: World, workers: list[dict[str, str]], behind: list[str]
+) -> None:
+    """Without workers there are no pods, and no task waits for the ConfigMaps before the rotation is prepared."""
+    world.pinned["spec"]["provider"]["workers"] = workers
+    world.activities._clusters.garden = world.client
+    for phase in ("", "Prepared"):
+        if phase:
+            world.rotates("certificateAuthorities", phase)
+        secrets = await world.secrets()
+        for name in ("ca-client", "ca-kubelet"):
+            await secrets.generate(CertificateAuthority(name))
+        _, both = await bundle(world)
+    publish(world, "default", both)
+    publish(world, "late", "old")
+    request = SurveyRequest(
+        shoot=TASK.shoot, technical_id=TASK.technical_id, seed=TASK.seed, kind=Kind.CERTIFICATE_AUTHORITIES
+    )
+
+    found = await world.activities.find_users_of_old_credentials(request)
+
+    assert [each.who for each in found.users] == behind
 
 
 async def test_the_client_authorities_config_map_drops_old_authorities(world: World) -> None:
