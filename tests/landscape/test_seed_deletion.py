@@ -146,6 +146,8 @@ def test_nothing_is_left_of_an_evacuated_and_deleted_seed(seed: Seed, shoot: Sho
 
     eventually(is_gone, "the Seed is gone", _GONE_SECONDS)
     assert killed, "the gardenlet was never killed"
+    shown = json.loads(shoot.gardener("seed", "show", SEED, "-o", "json"))
+    assert (shown["operation"], shown["state"], shown["percent"]) == ("Delete", "Completed", 100)
     eventually(lambda: not seed.in_garden(), f"nothing of {SEED} is in the garden", 30)
     assert seed.in_seed() == []
     assert seed.bucket() == []
