@@ -160,8 +160,8 @@ class SeedActivities:
 
         Also apply the gateways of handlers, see ``activities.seed.handlers``. A Shoot waits for the address of its own.
         """
-        await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
         seed = await self._wanted(task)
+        await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
         replicas = 2 if len((seed["spec"].get("provider") or {}).get("zones") or ()) > 1 else 1

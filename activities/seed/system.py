@@ -21,6 +21,8 @@ from kube.client import KubeClient
 from kube.objects import label_selector
 
 _MINUTE = 60.0
+_MANAGED_RESOURCES = f"{resources.MANAGED_RESOURCE.plural}.{resources.MANAGED_RESOURCE.group}"
+"""Name of the kind's CustomResourceDefinition. A seed that was never reconciled does not have it."""
 
 
 class SeedSystemActivities:
@@ -71,15 +73,16 @@ class SeedSystemActivities:
         The resource manager deletes the objects of a ManagedResource, and then removes its finalizer: without the
         resource manager both would stay. A second run finds nothing left to delete.
         """
-        await rollout.wait_none_left(
-            self._clusters.seed_caches,
-            resources.MANAGED_RESOURCE,
-            None,
-            5 * _MINUTE,
-            what=f"ManagedResources of class {SEED_CLASS}",
-            concerns=lambda each: each["spec"].get("class") == SEED_CLASS,
-        )
         seed = self._clusters.seed
+        if await seed.find(resources.CUSTOM_RESOURCE_DEFINITION, _MANAGED_RESOURCES) is not None:
+            await rollout.wait_none_left(
+                self._clusters.seed_caches,
+                resources.MANAGED_RESOURCE,
+                None,
+                5 * _MINUTE,
+                what=f"ManagedResources of class {SEED_CLASS}",
+                concerns=lambda each: each["spec"].get("class") == SEED_CLASS,
+            )
         await rollout.delete_component(seed, resource_manager.NAME, GARDEN_NAMESPACE, resource_manager.SELECT)
         others = (resources.SERVICE, resources.SERVICE_ACCOUNT, resources.LEASE)
         await rollout.delete(seed, [(each, resource_manager.NAME) for each in others], GARDEN_NAMESPACE)

@@ -93,15 +93,11 @@ class SeedTeardownActivities:
         """
         seed = self._clusters.seed
         definitions = crds("seed")
-        for definition in definitions:
-            spec = definition["spec"]
-            version = f"{spec['group']}/{spec['versions'][0]['name']}"
-            kind = resources.resource_of(version, spec["names"]["kind"])
-            if left := await self._list(kind):
-                raise transient(
-                    "ObjectsLeft",
-                    f"kind {spec['names']['kind']} is deleted once its objects are gone from the seed: {_names(left)}",
-                )
+        kinds = [_kind_of(each) for each in definitions]
+        found = {kind.kind: left for kind in kinds if (left := await self._list(kind))}
+        if found:
+            told = "; ".join(f"{kind} {_names(left)}" for kind, left in found.items())
+            raise transient("ObjectsLeft", f"kinds are deleted once their objects are gone from the seed: {told}")
         for definition in definitions:
             name = definition["metadata"]["name"]
             live = await seed.find(resources.CUSTOM_RESOURCE_DEFINITION, name)
@@ -155,6 +151,11 @@ class SeedTeardownActivities:
             status = (cache.get(name) or {}).get("status") or {}
             said = "; ".join(str(each.get("message")) for each in status.get("conditions") or () if each.get("message"))
             raise transient("NotReady", f"{resource.kind} {name} still exists: {said or 'it says no more'}") from None
+
+
+def _kind_of(definition: Object) -> Resource:
+    spec = definition["spec"]
+    return resources.resource_of(f"{spec['group']}/{spec['versions'][0]['name']}", spec["names"]["kind"])
 
 
 def _names(objects: list[Object]) -> str:

@@ -195,3 +195,18 @@ async def test_a_worker_lost_between_two_steps_is_reported() -> None:
     told = [each.text for each in (await reader.view()).interruptions]
     assert [text for text in told if "2@another went on" in text] == [told[-1]]
     assert (await view("created-1-ReconcileShoot-completed")).interruptions == ()
+
+
+async def test_the_view_of_a_seed_s_deletion_shows_failed_kept_and_blocked_tasks() -> None:
+    failed = await view("seed_deleted-0-DeleteSeed-failed")
+    states = {task.name: task.state for task in failed.tasks}
+    assert (failed.operation, failed.state) == ("Delete", "Failed")
+    assert states["delete_seed_gateway"] is TaskState.FAILED
+    assert states["wait_seed_unused"] is TaskState.FINISHED
+    assert states["delete_seed_crds"] is TaskState.BLOCKED
+
+    retried = await view("seed_deleted-1-DeleteSeed-completed")
+    states = {task.name: task.state for task in retried.tasks}
+    assert states["wait_seed_unused"] is TaskState.KEPT
+    assert states["delete_seed_gateway"] is TaskState.FINISHED
+    assert retried.percent == 100

@@ -153,6 +153,17 @@ async def test_a_gardenlet_reads_a_secret_that_its_seed_names_without_an_operato
 
 
 @pytest.mark.attack(actor="T3", asset="A1", finding=2)
+async def test_a_gardenlet_reads_secrets_of_a_namespace_with_the_name_of_its_seed_and_is_refused() -> None:
+    """The garden keeps copies for a seed in namespace ``seed-<name>``. One that is older than the Seed is not its."""
+    foreign = {"kind": "Namespace", "metadata": {"name": "seed-seed-1", "uid": "older"}}
+    garden = Garden([foreign, *(each for each in GARDEN if each["metadata"]["name"] != "seed-seed-1")])
+    for verb, name in (("list", ""), ("get", "victim")):
+        request = seed_authorizer.Request(f"{PREFIX}seed-1", verb, resources.SECRET, "", "seed-seed-1", name)
+        assert not await seed_authorizer.allows(request, garden)
+        assert await seed_authorizer.allows(request, Garden(GARDEN)), "its own namespace is readable"
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
 @pytest.mark.parametrize(
     ("change", "field"),
     [

@@ -364,6 +364,19 @@ async def _own_lease(request: Request, garden: Lookup) -> bool:
     return (request.namespace, request.name) == (SEED_LEASE_NAMESPACE, request.seed)
 
 
+async def _own_copies(request: Request, garden: Lookup) -> bool:
+    """Whether the object is in the namespace that the garden has for this seed, with copies of Secrets.
+
+    The name is not enough: the namespace may be older than the Seed, and belong to something else.
+    """
+    if request.namespace != f"{SEED_NAMESPACE_PREFIX}{request.seed}":
+        return False
+    seed = await garden.find(resources.SEED, request.seed)
+    namespace = await garden.find(resources.NAMESPACE, request.namespace)
+    owners = ((namespace or {}).get("metadata") or {}).get("ownerReferences") or ()
+    return seed is not None and any(each["uid"] == seed["metadata"]["uid"] for each in owners)
+
+
 async def _lease_namespace(request: Request, garden: Lookup) -> bool:
     return request.name == SEED_LEASE_NAMESPACE
 
@@ -632,6 +645,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _named_by_deployment),
         Right(("get",), _identity_of_managed_seed),
         Right(("list",), _listed_secrets),
+        Right(("get", "list", "watch"), _own_copies),
     ),
     resources.CONFIG_MAP: (
         Right(_WRITE, _published),

@@ -92,11 +92,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 @connected
 def show_flow(shoot: tuple[str, str], chosen: str | None, output: str, **connection: Any) -> None:
     """Tree of the tasks of one operation, with times, retries, errors and interruptions."""
-    view = run_async(_show(connection_of(**connection), "/".join(shoot), chosen))
-    if output == "json":
-        click.echo(json.dumps(_as_json(view), indent=2))
-    else:
-        _console().print(_render(view))
+    print_view(run_async(_show(connection_of(**connection), "/".join(shoot), chosen)), output)
 
 
 @flow.command("follow")
@@ -223,6 +219,14 @@ async def _follow_lines(views: AsyncIterator[FlowView]) -> str:
 
 
 # Showing
+
+
+def print_view(view: FlowView, output: str) -> None:
+    """Print the tree of a flow's tasks, as ``text`` or ``json``."""
+    if output == "json":
+        click.echo(json.dumps(_as_json(view), indent=2))
+    else:
+        _console().print(_render(view))
 
 
 def _render(view: FlowView) -> RenderableType:

@@ -15,16 +15,17 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, TimeoutError, TimeoutType
 
-from api.contracts.flows import FlowInput, Survey, TaskState
+from api.contracts.flows import FlowInput, SeedFlowInput, Survey, TaskState
 from api.contracts.operations import TaskResult
 from api.contracts.repair import Repair
 from api.model import ApiModel
-from workflows.shoot.base import ShootFlow
+from workflows.flow import Flow
+from workflows.seed import SEED_FLOWS
 from workflows.shoot.flows import FLOWS
 
 SURVEY = "survey"
-_OURS = frozenset({"report_progress"})
-"""Activities that run beside a flow and are not tasks of it."""
+_OURS = frozenset({"report_progress", "report_seed_progress", "start_seed_operation", "record_seed_failure"})
+"""Activities that run before or beside a flow and are not tasks of it."""
 
 UNANSWERED = "Unanswered"
 """Code of a task that no worker takes from its queue."""
@@ -117,7 +118,7 @@ class FlowHistory:
         self._workflow_id = workflow_id
         self._run_id = run_id
         self._converter = converter
-        self._input: FlowInput | None = None
+        self._input: FlowInput | SeedFlowInput | None = None
         self._kind = ""
         self._survey: Survey | None = None
         self._started = datetime.now(UTC)
@@ -137,7 +138,8 @@ class FlowHistory:
         if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
             begin = event.workflow_execution_started_event_attributes
             self._started, self._kind = at, begin.workflow_type.name
-            [self._input] = await self._converter.decode(begin.input.payloads, [FlowInput])
+            kind_of_input = SeedFlowInput if self._kind in _SEED_DEFINITIONS else FlowInput
+            [self._input] = await self._converter.decode(begin.input.payloads, [kind_of_input])
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             if scheduled.activity_type.name not in _OURS:
@@ -231,7 +233,7 @@ class FlowHistory:
                 run.error = f"out of time; last error: {getattr(last, 'message', last)}"
                 run.code = _code(last)
 
-    def graph(self) -> ShootFlow | None:
+    def graph(self) -> Flow[Any] | None:
         """The flow's graph; None while its tasks depend on a survey that has no result yet, or if this version of the
         code does not have the flow.
         """
@@ -241,9 +243,11 @@ class FlowHistory:
                 graph.note(repair)
         return graph
 
-    def _graph(self) -> ShootFlow | None:
+    def _graph(self) -> Flow[Any] | None:
         if self._input is None:
             return None
+        if isinstance(self._input, SeedFlowInput):
+            return _SEED_DEFINITIONS[self._kind].graph(self._input)
         definition = _DEFINITIONS.get(self._kind)
         if definition is None:
             return None
@@ -299,7 +303,7 @@ class FlowHistory:
         told = [str(each) for each in await self._converter.decode(payloads)]
         run.waits_for, run.sees = (told[0], told[1]) if len(told) >= 2 else ("", "; ".join(told))
 
-    def _tasks_of(self, graph: ShootFlow) -> tuple[TaskView, ...]:
+    def _tasks_of(self, graph: Flow[Any]) -> tuple[TaskView, ...]:
         views = []
         states: dict[str, TaskState] = {}
         for indent, name in graph.tree():
@@ -391,6 +395,7 @@ _ACTIVITY_EVENTS = frozenset(
         EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
     }
 )
+_SEED_DEFINITIONS = {each.workflow.__name__: each for each in SEED_FLOWS.values()}
 _DEFINITIONS = {each.workflow.__name__: each for each in FLOWS.values()}
 _REPAIRS = frozenset({"repair", "pause", "resume"})
 """Updates and signals of an operation's workflow."""

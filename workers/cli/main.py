@@ -21,7 +21,7 @@ _COMMANDS = {
     "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),
     "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
     "project": ("workers.cli.project", "project", "List, add and remove the members of a Project."),
-    "seed": ("workers.cli.seed", "seed", "Move all control planes out of a seed."),
+    "seed": ("workers.cli.seed", "seed", "Operate Seeds: their operations, and moves of control planes."),
     "shoot": (
         "workers.cli.shoot",
         "shoot",

@@ -1,4 +1,4 @@
-"""``gardener seed``: move all control planes out of a seed, and make bootstrap tokens for gardenlets."""
+"""``gardener seed``: a Seed's operations, moves of all control planes, and bootstrap tokens for gardenlets."""
 
 import asyncio
 import json
@@ -26,6 +26,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint
 from workers.cli.connection import garden_client
+from workers.cli.seed_flow import show, skip
 from workers.cli.shoot import MoveFailed, Narrator, ask_to_move, phases, seed_of
 
 _MOVED = "moved"
@@ -34,6 +35,10 @@ _MOVED = "moved"
 @click.group()
 def seed() -> None:
     """Operate Seeds."""
+
+
+seed.add_command(show)
+seed.add_command(skip)
 
 
 @seed.command()

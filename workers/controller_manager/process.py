@@ -33,6 +33,7 @@ from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
 from workers.controller_manager.seed_autoscalers import SeedAutoscalerConfig, run_seed_autoscaler_controller
 from workers.controller_manager.seed_certificates import run_seed_certificate_controller
+from workers.controller_manager.seed_namespaces import run_seed_namespace_controller
 from workers.controller_manager.storage_versions import run_storage_version_controller
 from workers.controller_manager.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.controller_manager.watchers.kept_backups import KeptBackupsWatcher
@@ -153,6 +154,7 @@ async def run(config_path: str) -> None:
                 run_seed_autoscaler_controller(garden, caches, config.seed_autoscalers),
                 run_seed_certificate_controller(garden, caches),
                 run_managed_seed_controller(garden, caches, config.managed_seeds, config.temporal),
+                run_seed_namespace_controller(garden, caches),
                 run_workload_identity_controllers(garden, caches, config.workload_identities),
                 run_gardenlet_lifecycle_controller(garden, caches, config.gardenlet_lifecycle),
             ]

@@ -74,6 +74,12 @@ def deployment(name: str, secret: str) -> dict[str, Any]:
     return _object("ControllerDeployment", name) | {"helm": {"ociRepository": repository}}
 
 
+def namespace(seed: str) -> dict[str, Any]:
+    """The namespace of a seed, with copies of Secrets."""
+    owner = {"kind": "Seed", "name": seed, "uid": f"uid-{seed}"}
+    return {"kind": "Namespace", "metadata": {"name": f"seed-{seed}", "ownerReferences": [owner]}}
+
+
 def credentials(name: str, *seeds: str) -> dict[str, Any]:
     """A Secret that an operator has labelled for some seeds."""
     labels = {f"name.seed.gardener.cloud/{each}": "true" for each in seeds}
@@ -114,6 +120,7 @@ GARDEN = [
     shoot("other", "seed-2", "seed-2", cloudProfile=named("of-other")),
     shoot("mover", "seed-2", "seed-1"),
     *(seed(name) for name in SEEDS),
+    *(namespace(name) for name in SEEDS),
     *(binding(name) for name in ("demo", "other", "mover")),
     *(bucket(name) for name in SEEDS),
     *(entry(name, home) for name, home in (("demo", "seed-1"), ("other", "seed-2"), ("mover", "seed-2"))),
@@ -236,6 +243,9 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"watch managedseeds.{SEED_MANAGEMENT}",
         f"patch managedseeds.{SEED_MANAGEMENT}/status garden/nested",
         "get secrets garden/nested.managed-seed",
+        "list secrets seed-seed-1/",
+        "watch secrets seed-seed-1/",
+        "get secrets seed-seed-1/mail",
         "patch serviceaccounts seed-seed-1/extension-notes-mine",
         "create serviceaccounts/token seed-seed-1/extension-notes-mine",
         f"create backupbuckets.{CORE} /uid-seed-1",
@@ -295,6 +305,10 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         "get secrets garden-local/nested.managed-seed",
         "get secrets garden-local/private.managed-seed",
         "patch secrets garden/nested.managed-seed",
+        "list secrets seed-seed-2/",
+        "get secrets seed-seed-2/mail",
+        "patch secrets seed-seed-1/mail",
+        "delete secrets seed-seed-1/mail",
         "get secrets elsewhere/pull",
         "create serviceaccounts/token seed-seed-1/default",
         "create serviceaccounts/token seed-seed-1/extension-notes-theirs",
