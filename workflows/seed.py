@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.flows import FlowActivities
     from activities.garden.seeds import GardenSeedActivities as Garden
     from activities.seed.bootstrap import SeedActivities as Seeds
+    from activities.seed.seed_extensions import SeedExtensionActivities as Extensions
     from activities.seed.system import SeedSystemActivities as System
     from activities.seed.teardown import SeedTeardownActivities as Teardown
     from api.contracts.flows import FlowOutcome, ReportSeedProgress, SeedFailure, SeedFlowInput
@@ -39,8 +40,8 @@ def _flow(request: SeedFlowInput) -> SeedFlow:
     )
 
 
-def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
-    """The whole flow; read it from top to bottom."""
+def bootstrap_seed_flow(request: SeedFlowInput, *, extensions: bool = True) -> SeedFlow:
+    """The whole flow; read it from top to bottom. Flows of an earlier version have no ``extensions`` of the seed."""
     flow = _flow(request)
     add, wait, garden = flow.add, options.wait, options.garden_call
 
@@ -55,6 +56,10 @@ def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
     add(System.deploy_seed_excess_capacity, after=["deploy_seed_priority_classes"])
     add(Seeds.deploy_seed_gateway, after=["deploy_seed_resource_manager"], **wait(minutes=15))
     add(Seeds.deploy_seed_ingress_dns, after=["deploy_seed_gateway"], **wait(minutes=15))
+
+    # Extensions of the seed itself.
+    if extensions:
+        add(Extensions.deploy_seed_extensions, after=["deploy_seed_resource_manager"], **wait(minutes=15))
 
     # Backups.
     add(Seeds.deploy_backup_bucket, after=["deploy_seed_resource_manager"], **wait(minutes=15))
@@ -147,7 +152,7 @@ class BootstrapSeed(SeedOperation):
 
     @workflow.init
     def __init__(self, request: SeedFlowInput) -> None:
-        self.graph = bootstrap_seed_flow(request)
+        self.graph = bootstrap_seed_flow(request, extensions=workflow.patched("extensions-of-seed"))
 
     @workflow.run
     async def run(self, request: SeedFlowInput) -> FlowOutcome:
