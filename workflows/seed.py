@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.flows import FlowActivities
     from activities.garden.seeds import GardenSeedActivities as Garden
     from activities.seed.bootstrap import SeedActivities as Seeds
+    from activities.seed.seed_extensions import SeedExtensionActivities as Extensions
     from activities.seed.system import SeedSystemActivities as System
     from activities.seed.teardown import SeedTeardownActivities as Teardown
     from api.contracts.flows import FlowOutcome, ReportSeedProgress, SeedFailure, SeedFlowInput
@@ -39,8 +40,8 @@ def _flow(request: SeedFlowInput) -> SeedFlow:
     )
 
 
-def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
-    """The whole flow; read it from top to bottom."""
+def bootstrap_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> SeedFlow:
+    """The whole flow; read it from top to bottom. Flows of an earlier version know no placeholders and extensions."""
     flow = _flow(request)
     add, wait, garden = flow.add, options.wait, options.garden_call
 
@@ -52,9 +53,14 @@ def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
     # Components in the seed.
     add(System.deploy_seed_priority_classes, after=["deploy_seed_crds"])
     add(System.deploy_seed_resource_manager, after=["deploy_seed_priority_classes"], **wait(minutes=6))
-    add(System.deploy_seed_excess_capacity, after=["deploy_seed_priority_classes"])
+    if settings:
+        add(System.deploy_seed_excess_capacity, after=["deploy_seed_priority_classes"])
     add(Seeds.deploy_seed_gateway, after=["deploy_seed_resource_manager"], **wait(minutes=15))
     add(Seeds.deploy_seed_ingress_dns, after=["deploy_seed_gateway"], **wait(minutes=15))
+
+    # Extensions of the seed itself.
+    if settings:
+        add(Extensions.deploy_seed_extensions, after=["deploy_seed_resource_manager"], **wait(minutes=15))
 
     # Backups.
     add(Seeds.deploy_backup_bucket, after=["deploy_seed_resource_manager"], **wait(minutes=15))
@@ -64,8 +70,11 @@ def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
     return flow
 
 
-def delete_seed_flow(request: SeedFlowInput) -> SeedFlow:
-    """The whole flow; read it from top to bottom. Tasks whose objects do not exist end at once."""
+def delete_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> SeedFlow:
+    """The whole flow; read it from top to bottom. Tasks whose objects do not exist end at once.
+
+    Flows of an earlier version know no placeholders.
+    """
     flow = _flow(request)
     add, wait, garden = flow.add, options.wait, options.garden_call
 
@@ -93,8 +102,10 @@ def delete_seed_flow(request: SeedFlowInput) -> SeedFlow:
     add(Teardown.delete_seed_gateway, after=["delete_controller_installations"], **wait(minutes=15))
     add(Teardown.delete_seed_secrets, after=["delete_controller_installations"])
     add(System.delete_seed_resource_manager, after=["delete_seed_gateway"], **wait(minutes=6))
-    add(System.delete_seed_excess_capacity, after=["wait_seed_unused"])
-    add(System.delete_seed_priority_classes, after=["delete_seed_resource_manager", "delete_seed_excess_capacity"])
+    placeholders = []
+    if settings:
+        placeholders.append(add(System.delete_seed_excess_capacity, after=["wait_seed_unused"]))
+    add(System.delete_seed_priority_classes, after=["delete_seed_resource_manager", *placeholders])
 
     # Delete kinds and policies, after all their objects.
     add(Teardown.delete_seed_crds, after=EVERYTHING, **wait(minutes=5))
@@ -147,7 +158,7 @@ class BootstrapSeed(SeedOperation):
 
     @workflow.init
     def __init__(self, request: SeedFlowInput) -> None:
-        self.graph = bootstrap_seed_flow(request)
+        self.graph = bootstrap_seed_flow(request, settings=workflow.patched("settings-of-seed"))
 
     @workflow.run
     async def run(self, request: SeedFlowInput) -> FlowOutcome:
@@ -160,7 +171,7 @@ class DeleteSeed(SeedOperation):
 
     @workflow.init
     def __init__(self, request: SeedFlowInput) -> None:
-        self.graph = delete_seed_flow(request)
+        self.graph = delete_seed_flow(request, settings=workflow.patched("settings-of-seed"))
 
     @workflow.run
     async def run(self, request: SeedFlowInput) -> FlowOutcome:

@@ -5,7 +5,7 @@ Source: spec/extensions.md 1.8, spec/flows.md 1.5.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -60,13 +60,37 @@ def wanted_extensions(
         on = "shoot" in (resource.auto_enable or ()) if entry is None else not entry.get("disabled")
         if not on or (workerless and not resource.workerless_supported):
             continue
-        if "shoot" not in (resource.cluster_compatibility or ("shoot",)):
+        if "shoot" not in compatible_clusters(resource):
             continue
         own_phase = Phase(_lifecycle(resource).reconcile)
         if phase is None or own_phase is phase:
             timeout = parse_duration(resource.reconcile_timeout) if resource.reconcile_timeout else _TIMEOUT
             wanted.append(WantedExtension(resource.type, (entry or {}).get("providerConfig"), own_phase, timeout))
     return sorted(wanted, key=lambda each: each.type)
+
+
+def wanted_extensions_of_seed(seed: Mapping[str, Any], registrations: Registrations) -> list[WantedExtension]:
+    """Extensions of a Seed that its spec or a registration enables.
+
+    ``autoEnable`` with ``seed`` enables an extension without an entry in ``spec.extensions``; ``disabled`` in an entry
+    disables it. An entry of a type without registration is wanted, too: its Extension shows that it has no controller.
+    """
+    entries = {each["type"]: each for each in seed["spec"].get("extensions") or ()}
+    offered = {each.type: each for each in of_kind_extension(registrations) if "seed" in compatible_clusters(each)}
+    enabled = {type_ for type_, resource in offered.items() if "seed" in (resource.auto_enable or ())}
+    wanted = []
+    for type_ in sorted(enabled | entries.keys()):
+        entry, resource = entries.get(type_) or {}, offered.get(type_)
+        if entry.get("disabled"):
+            continue
+        timeout = parse_duration(resource.reconcile_timeout) if resource and resource.reconcile_timeout else _TIMEOUT
+        wanted.append(WantedExtension(type_, entry.get("providerConfig"), Phase.AFTER_API_SERVER, timeout))
+    return wanted
+
+
+def compatible_clusters(resource: ControllerResource) -> Collection[str]:
+    """Kinds of clusters that an extension supports: by default Shoots alone."""
+    return resource.cluster_compatibility or ("shoot",)
 
 
 def deletion_phases(registrations: Registrations) -> dict[str, Phase]:
@@ -132,9 +156,7 @@ def required_pairs_of_seed(seed: Mapping[str, Any], registrations: Registrations
     pairs |= {("DNSRecord", each["type"]) for each in (dns.get("internal"), dns.get("provider")) if each}
     if backup := spec.get("backup"):
         pairs.add(("BackupBucket", backup["provider"]))
-    entries = {each["type"]: not each.get("disabled") for each in spec.get("extensions") or ()}
-    enabled = {each.type: True for each in of_kind_extension(registrations) if "seed" in (each.auto_enable or ())}
-    return pairs | {("Extension", type_) for type_, on in (enabled | entries).items() if on}
+    return pairs | {("Extension", each.type) for each in wanted_extensions_of_seed(seed, registrations)}
 
 
 def responsible(registrations: Registrations) -> dict[Pair, str]:

@@ -10,10 +10,12 @@ from typing import Any
 from api import constants
 from api.access import RBAC
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
+from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project, Subject
 from api.core.v1beta1.seed import ExcessCapacityReservation, Seed
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.project_access import OWNER, ROLES, roles_of
+from api.decisions.registrations import compatible_clusters, of_kind_extension
 from api.decisions.versions import Version, is_version, stage
 from api.labels import overlapping
 from api.meta import LabelSelector
@@ -185,6 +187,18 @@ def check_seed(seed: Seed, old: Seed | None = None) -> Faults:
     if topology and topology.enabled and len(spec.provider.zones or []) < 2:
         faults.forbidden(SPEC / "settings" / "topologyAwareRouting" / "enabled", "needs a seed with at least two zones")
     check_offered(seed, old, faults)
+    return faults
+
+
+def check_seed_extensions(seed: Seed, old: Seed | None, registrations: Iterable[ControllerRegistration]) -> Faults:
+    """Faults of extensions that are new in a Seed: a registered extension must support seeds."""
+    faults = Faults()
+    offered = {each.type for each in of_kind_extension(registrations) if "seed" in compatible_clusters(each)}
+    known = {each.type for each in (old and old.spec.extensions) or []}
+    for index, each in enumerate(seed.spec.extensions or []):
+        if not each.disabled and each.type not in offered | known:
+            path, types = SPEC / "extensions" @ index / "type", sorted(offered)
+            faults.unsupported(path, each.type, types, f"no registered extension of this type supports seeds: {types}")
     return faults
 
 

@@ -60,8 +60,7 @@ SEED = {
     "spec.networks.blockCIDRs": NotOffered("this version has no network policies that would block networks"),
     "spec.networks.ipFamilies": NotOffered(_IPV4, accepted=(["IPv4"],)),
     "spec.ingress.controller.providerConfig": NotOffered("the gateway of a seed has no settings of its own"),
-    "spec.extensions": NotOffered("this version has no extensions for seeds"),
-    "spec.resources": NotOffered("only extensions for seeds would read them, and this version has none"),
+    "spec.resources": NotOffered("this version copies no resources into seeds for their extensions"),
     "spec.volume.minimumSize": NotOffered("volumes of control planes have the sizes of this version"),
     "spec.volume.providers": NotOffered("volumes of control planes have storage class default"),
     "spec.settings.loadBalancerServices.proxyProtocol.allowed": NotOffered(

@@ -38,6 +38,8 @@ DEPLOYED = {
     "deploy_seed_gateway",
     "deploy_seed_ingress_dns",
     "deploy_backup_bucket",
+    "deploy_seed_excess_capacity",
+    "deploy_seed_extensions",
 }
 GRAPHS = {each.workflow.__name__: each.graph for each in SEED_FLOWS.values()}
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from api import resources
 from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import GARDEN_NAMESPACE, PROJECT_NAME, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
+from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.internal_secret import InternalSecret
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.quota import Quota
@@ -36,6 +37,7 @@ from api.validation.garden import (
     check_seed,
     check_seed_change,
     check_seed_domains,
+    check_seed_extensions,
     check_seed_operation,
     check_seed_unused,
     seed_domains,
@@ -49,6 +51,7 @@ from workers.admission.indexes import (
     BINDINGS_BY_QUOTA,
     ENTRIES_BY_BUCKET,
     PROJECTS_BY_NAMESPACE,
+    REGISTRATIONS_BY_KIND,
     SHOOTS_BELOW_DOMAIN,
     SHOOTS_BY_DOMAIN,
     SHOOTS_BY_SEED,
@@ -112,6 +115,9 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if not review.spec_changed or review.deleting:
         return []
     refuse_invalid(review, check_seed(seed, old))
+    if seed.spec.extensions:
+        found = await garden.by_index(REGISTRATIONS_BY_KIND, resources.EXTENSION.kind)
+        refuse_invalid(review, check_seed_extensions(seed, old, map(ControllerRegistration.of, found)))
     near = [
         shoot
         for _, domain in seed_domains(seed)

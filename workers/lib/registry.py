@@ -31,6 +31,7 @@ from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
 from activities.seed.retention import Retention
 from activities.seed.secrets import SecretActivities
+from activities.seed.seed_extensions import SeedExtensionActivities
 from activities.seed.shoot_state import ShootStateActivities
 from activities.seed.static_manifests import StaticManifestActivities
 from activities.seed.survey import SurveyActivities
@@ -60,6 +61,7 @@ def seed_activities(
         SeedActivities(clusters, identity, handlers),
         SeedSystemActivities(clusters),
         SeedTeardownActivities(clusters),
+        SeedExtensionActivities(clusters),
         NamespaceActivities(clusters),
         ExtensionActivities(clusters, retention, handlers),
         ReferenceActivities(clusters),

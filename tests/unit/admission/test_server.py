@@ -209,6 +209,19 @@ async def test_a_projects_namespace_is_deleted_only_with_its_project(client, gar
     assert "still has Shoots: garden-local/demo" in response["status"]["message"]
 
 
+async def test_a_seed_has_only_extensions_that_support_seeds(client, garden):
+    served = {"kind": "Extension", "type": "audit", "primary": True}
+    garden.objects.append(changed(changed(REGISTRATION, "metadata.name", "audit"), "spec.resources", [served]))
+    wanted = changed(SEED, "spec.extensions", [{"type": "audit"}])
+    assert "supports seeds: []" in (await ask(client, "/validate", "CREATE", wanted))["status"]["message"]
+
+    del garden.objects[-1]
+    served = {**served, "clusterCompatibility": ["shoot", "seed"]}
+    garden.objects.append(changed(changed(REGISTRATION, "metadata.name", "audit"), "spec.resources", [served]))
+    garden.objects.append({"kind": "Secret", "metadata": {"name": "dns", "namespace": "garden"}})
+    assert (await ask(client, "/validate", "CREATE", wanted))["allowed"]
+
+
 async def test_a_binding_means_its_own_namespace(client):
     short = changed(BINDING, "credentialsRef.namespace")
     response = await ask(client, "/mutate", "CREATE", short)
