@@ -306,7 +306,7 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
                 *("secretbindings", "shootstates", "backupbuckets", "exposureclasses", "plants"),
-                *("controllerdeployments", "controllerregistrations"),
+                *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
         ),
