@@ -317,7 +317,7 @@ def check_project(project: Project, others: Iterable[Project]) -> Faults:
     if spec.owner is not None:
         _check_subject(spec.owner, SPEC / "owner", faults)
     for index, approval in enumerate(spec.dual_approval_for_deletion or []):
-        _check_selector(approval.selector, SPEC / "dualApprovalForDeletion" @ index / "selector", faults)
+        check_selector(approval.selector, SPEC / "dualApprovalForDeletion" @ index / "selector", faults)
     if len([each for each in members if OWNER in roles_of(each)]) > 1:
         faults.forbidden(SPEC / "members", "only one member can be owner")
     tolerations = spec.tolerations
@@ -351,7 +351,7 @@ def _check_subject(subject: Subject, path: Path, faults: Faults) -> None:
         faults.invalid(path / "namespace", subject.namespace, "must be the name of a namespace")
 
 
-def _check_selector(selector: LabelSelector, path: Path, faults: Faults) -> None:
+def check_selector(selector: LabelSelector, path: Path, faults: Faults) -> None:
     for index, each in enumerate(selector.match_expressions or []):
         here = path / "matchExpressions" @ index
         if each.operator not in _OPERATORS:

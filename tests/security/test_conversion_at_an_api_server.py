@@ -30,6 +30,7 @@ from kube.errors import ApiError, Invalid
 from tests import api_servers
 from tests.api_servers import free_port
 from tests.gardens import ApiServer
+from tests.unit.charts import archive
 from tests.unit.kube.waiting import until
 from workers.admission import api_server_files, certificates, conversion
 from workers.admission.app import application
@@ -42,7 +43,7 @@ from workers.setup import set_up_garden
 pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180, func_only=True)]
 
 PROCESS = "gardener.cloud:system:admission"
-CHART = base64.b64encode(b"a chart").decode()
+CHART = base64.b64encode(archive({})).decode()
 NAME = "controllerdeployments.core.gardener.cloud"
 OPTIONS: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": datetime.now(UTC), "validity": timedelta(days=1)}
 

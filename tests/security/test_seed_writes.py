@@ -491,3 +491,61 @@ async def test_the_source_of_a_move_hands_its_backups_over() -> None:
     new = patched(old, {"spec": {"seedName": "seed-1"}})
 
     assert await write(new, old, user=f"{PREFIX}seed-2") == ""
+
+
+# Extensions of other seeds
+
+
+def about(verb: str, resource: resources.Resource, name: str, namespace: str = "", **rest: Any) -> Any:
+    return seed_authorizer.Request(
+        f"{PREFIX}seed-1", verb, resource, rest.pop("subresource", ""), namespace, name, **rest
+    )
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=14)
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_a_gardenlet_writes_the_installation_of_another_seed_and_is_refused(subresource: str) -> None:
+    """It could say that the extension is healthy or not required, so that the garden removes it from that seed."""
+    request = about("patch", resources.CONTROLLER_INSTALLATION, "notes-theirs", subresource=subresource)
+
+    assert not await seed_authorizer.allows(request, Garden(GARDEN))
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=14)
+@pytest.mark.parametrize(
+    ("resource", "name", "namespace"),
+    [
+        (resources.CONTROLLER_DEPLOYMENT, "theirs", ""),
+        (resources.SECRET, "pull-theirs", "garden"),
+        (resources.CONTROLLER_INSTALLATION, "notes-theirs", ""),
+    ],
+)
+async def test_a_gardenlet_reads_what_another_seed_installs_and_is_refused(
+    resource: resources.Resource, name: str, namespace: str
+) -> None:
+    """Values of a chart and credentials of a registry are for the seeds that install it."""
+    assert not await seed_authorizer.allows(about("get", resource, name, namespace), Garden(GARDEN))
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=14)
+@pytest.mark.parametrize("fields", [frozenset[str](), frozenset({"spec.seedRef.name=seed-2"})])
+async def test_a_gardenlet_lists_the_installations_of_other_seeds_and_is_refused(fields: frozenset[str]) -> None:
+    request = about("list", resources.CONTROLLER_INSTALLATION, "", fields=fields)
+
+    assert not await seed_authorizer.allows(request, Garden(GARDEN))
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=14)
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"spec": {"deploymentRef": {"name": "theirs"}}}, "spec.deploymentRef.name"),
+        ({"spec": {"seedRef": {"name": "seed-2"}}}, "spec.seedRef.name"),
+        ({"metadata": {"labels": {"deployment-hash": "x"}}}, "metadata.labels"),
+    ],
+)
+async def test_a_gardenlet_has_its_seed_install_another_chart_and_is_refused(change: Object, field: str) -> None:
+    """With the deployment of another seed in its own installation, it could read that deployment and its Secrets."""
+    said = await patch(stored("ControllerInstallation", "notes-mine"), change)
+
+    assert f"may not set {field}" in said

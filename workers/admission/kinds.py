@@ -5,12 +5,14 @@ Handlers of Shoots, cloud profiles and bindings have modules of their own; the t
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 
 from api import resources
 from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import GARDEN_NAMESPACE, PROJECT_NAME, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
+from api.core.v1beta1.controller_installation import ControllerInstallation
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.internal_secret import InternalSecret
 from api.core.v1beta1.project import Project
@@ -30,7 +32,13 @@ from api.validation.bastion import (
     check_bastion_provider,
     check_bastion_shoot,
 )
-from api.validation.controllers import check_controller_deployment
+from api.validation.charts import chart_fault
+from api.validation.controllers import (
+    check_controller_deployment,
+    check_controller_installation,
+    check_controller_registration,
+    check_primary,
+)
 from api.validation.field import Faults, Path
 from api.validation.garden import (
     check_project,
@@ -249,6 +257,7 @@ async def validate_controller_deployment(review: Review, garden: Garden) -> list
         return []
     if review.old is None or _without_metadata(review.object) != _without_metadata(review.old):
         refuse_invalid(review, check_controller_deployment(review.object))
+        await _check_chart(review)
         new = _referred_by(review.object) - (_referred_by(review.old) if review.old else set())
         faults = Faults()
         for resource, name in sorted(new, key=str):
@@ -257,6 +266,27 @@ async def validate_controller_deployment(review: Review, garden: Garden) -> list
                 faults.not_found(Path("resources"), name, why)
         refuse_forbidden(review, faults)
     return []
+
+
+async def _check_chart(review: Review) -> None:
+    """Refuse a new chart that Helm could not load: the gardenlets would say so later, in each seed."""
+    path, chart = _chart(review.object)
+    if not chart or chart == _chart(review.old)[1]:
+        return
+    # In a thread: a small archive may have a large content.
+    if fault := await asyncio.to_thread(chart_fault, chart):
+        faults = Faults()
+        faults.invalid(path, f"{len(chart)} characters", fault)
+        raise Refusal.invalid(review, faults)
+
+
+def _chart(deployment: Object | None) -> tuple[Path, str]:
+    """Field of the chart in the object's version, and the chart; empty if there is none."""
+    found = deployment or {}
+    if found.get("apiVersion") == resources.CONTROLLER_DEPLOYMENT.api_version:
+        return Path("helm.rawChart"), (found.get("helm") or {}).get("rawChart") or ""
+    config = found.get("providerConfig") if found.get("type") == controller_deployments.HELM else None
+    return Path("providerConfig.chart"), (config or {}).get("chart") or ""
 
 
 def _referred_by(deployment: Object) -> set[tuple[Resource, str]]:
@@ -274,16 +304,61 @@ def _without_metadata(obj: Object) -> Object:
 
 
 async def validate_controller_registration(review: Review, garden: Garden) -> list[str]:
-    """The ControllerDeployments that it names must exist."""
-    if review.object is None or review.deleting or not review.spec_changed:
+    """It must be consistent, be the only primary of its kinds and types, and name ControllerDeployments that exist.
+
+    Two registrations that are written at the same moment may both become primary: each review knows those before it.
+    """
+    if review.object is None or review.deleting or not (review.spec_changed or _annotations_changed(review)):
         return []
+    registration, _ = review.models(ControllerRegistration)
+    refuse_invalid(review, check_controller_registration(registration))
+    others = [
+        each
+        for kind in sorted({each.kind for each in registration.spec.resources or () if each.primary})
+        for each in await garden.by_index(REGISTRATIONS_BY_KIND, kind)
+    ]
+    refuse_forbidden(review, check_primary(registration, others))
     faults, known = Faults(), _deployments(review.old)
     for index, name in enumerate(_deployments(review.object)):
         if name not in known and not await garden.find(resources.CONTROLLER_DEPLOYMENT, name):
             path = Path("spec.deployment.deploymentRefs") @ index / "name"
             faults.not_found(path, name, "there is no such ControllerDeployment")
     refuse_forbidden(review, faults)
+    deployment = registration.spec.deployment
+    if deployment is not None and deployment.policy != "OnDemand" and not deployment.deployment_refs:
+        return [
+            f"spec.deployment.policy {deployment.policy} has no effect without deploymentRefs: nothing is installed"
+        ]
     return []
+
+
+def _annotations_changed(review: Review) -> bool:
+    old, new = ((each or {}).get("metadata", {}).get("annotations") or {} for each in (review.old, review.object))
+    return bool(old != new)
+
+
+async def validate_controller_installation(review: Review, garden: Garden) -> list[str]:
+    """It must name a registration, a Seed and a deployment that exist, and keep the first two."""
+    if review.object is None or review.deleting or review.subresource or not review.spec_changed:
+        return []
+    installation, old = review.models(ControllerInstallation)
+    refuse_invalid(review, check_controller_installation(installation, old))
+    faults = Faults()
+    for resource, field in (
+        (resources.CONTROLLER_REGISTRATION, "registrationRef"),
+        (resources.SEED, "seedRef"),
+        (resources.CONTROLLER_DEPLOYMENT, "deploymentRef"),
+    ):
+        name, known = _referred(review.object, field), _referred(review.old, field)
+        if name and name != known and not await garden.find(resource, name):
+            faults.not_found(Path("spec") / field / "name", name, f"there is no such {resource.kind}")
+    refuse_forbidden(review, faults)
+    return []
+
+
+def _referred(installation: Object | None, field: str) -> str:
+    found: str = (((installation or {}).get("spec") or {}).get(field) or {}).get("name") or ""
+    return found
 
 
 def _deployments(registration: Object | None) -> list[str]:
@@ -352,6 +427,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.CONTROLLER_DEPLOYMENT: validate_controller_deployment,
     resources.CONTROLLER_DEPLOYMENT_V1BETA1: validate_controller_deployment,
     resources.CONTROLLER_REGISTRATION: validate_controller_registration,
+    resources.CONTROLLER_INSTALLATION: validate_controller_installation,
     resources.MANAGED_SEED: validate_managed_seed,
     resources.MANAGED_SEED_SET: validate_managed_seed_set,
     resources.SEED_AUTOSCALER: validate_seed_autoscaler,

@@ -112,6 +112,8 @@ class Request:
     """Name of the object; empty: the request is about several objects, or about one without a name yet."""
     labels: frozenset[str] = frozenset()
     """Labels in the selector of a list, as ``key=value``."""
+    fields: frozenset[str] = frozenset()
+    """Fields in the selector of a list or a watch, as ``path=value``."""
 
     @property
     def seed(self) -> str:
@@ -137,7 +139,6 @@ class Request:
             return None
         group, plural = attributes.get("group", ""), attributes.get("resource", "")
         unknown = Resource(group, attributes.get("version", ""), "", plural)
-        requirements = (attributes.get("labelSelector") or {}).get("requirements") or ()
         return cls(
             user=user,
             verb=attributes.get("verb", ""),
@@ -145,17 +146,23 @@ class Request:
             subresource=attributes.get("subresource", ""),
             namespace=attributes.get("namespace", ""),
             name=attributes.get("name", ""),
-            labels=frozenset(
-                f"{each['key']}={each['values'][0]}"
-                for each in requirements
-                if each.get("operator") == "In" and len(each.get("values") or ()) == 1
-            ),
+            labels=_required(attributes.get("labelSelector")),
+            fields=_required(attributes.get("fieldSelector")),
         )
 
     def __str__(self) -> str:
         what = "/".join(filter(None, (str(self.resource), self.subresource)))
         where = "/".join(filter(None, (self.namespace, self.name)))
         return " ".join(filter(None, (self.verb, what, where)))
+
+
+def _required(selector: Mapping[str, Any] | None) -> frozenset[str]:
+    """Values that a selector requires, as ``key=value``."""
+    return frozenset(
+        f"{each['key']}={each['values'][0]}"
+        for each in (selector or {}).get("requirements") or ()
+        if each.get("operator") == "In" and len(each.get("values") or ()) == 1
+    )
 
 
 Condition = Callable[[Request, Lookup], Awaitable[bool]]
@@ -391,6 +398,11 @@ async def _own_installation(request: Request, garden: Lookup) -> bool:
     return found is not None and _seed_of(found) == request.seed
 
 
+async def _installations_here(request: Request, garden: Lookup) -> bool:
+    """Whether a list or a watch has the installations of this seed alone."""
+    return f"spec.seedRef.name={request.seed}" in request.fields
+
+
 async def _own_registration(request: Request, garden: Lookup) -> bool:
     """Whether this is the ControllerInstallation of the extension that asks."""
     return request.name == request.installation
@@ -615,7 +627,10 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.NAMESPACED_CLOUD_PROFILE: (Right(("get",), _profile_of_shoot),),
     resources.EXPOSURE_CLASS: (Right(("get",)),),
     resources.CONTROLLER_REGISTRATION: (_READABLE,),
-    resources.CONTROLLER_INSTALLATION: (_READABLE, Right(("patch",), _own_installation, _OBJECT_AND_STATUS)),
+    resources.CONTROLLER_INSTALLATION: (
+        Right(("get", "patch"), _own_installation, _OBJECT_AND_STATUS),
+        Right(("list", "watch"), _installations_here),
+    ),
     resources.CONTROLLER_DEPLOYMENT: (Right(("get",), _deployment_here),),
     resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket, _OBJECT_AND_STATUS)),
     resources.CORE_BACKUP_ENTRY: (

@@ -236,7 +236,7 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"patch shoots.{CORE}/status garden-local/mover",
         f"create seeds.{CORE} /seed-1",
         f"patch seeds.{CORE}/status /seed-1",
-        f"watch controllerinstallations.{CORE}",
+        f"get controllerinstallations.{CORE} /notes-mine",
         f"patch controllerinstallations.{CORE}/status /notes-mine",
         f"get controllerdeployments.{CORE} /notes",
         "get secrets garden/pull",
@@ -293,6 +293,9 @@ async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
         f"delete shoots.{CORE} garden-local/demo",
         f"patch seeds.{CORE}/status /seed-2",
         f"patch controllerinstallations.{CORE}/status /notes-theirs",
+        f"get controllerinstallations.{CORE} /notes-theirs",
+        f"list controllerinstallations.{CORE}",
+        f"watch controllerinstallations.{CORE}",
         f"delete controllerinstallations.{CORE} /notes-mine",
         f"get controllerdeployments.{CORE} /theirs",
         f"list controllerdeployments.{CORE}",
@@ -406,6 +409,22 @@ async def test_only_objects_for_all_seeds_are_listed_in_the_gardens_namespace(au
     answer = await ask(authorizer, "list secrets garden/", resourceAttributes=attributes)
 
     assert answer["allowed"] is allowed
+
+
+@pytest.mark.parametrize(
+    ("field", "seed", "allowed"),
+    [
+        ("spec.seedRef.name", "seed-1", True),
+        ("spec.seedRef.name", "seed-2", False),
+        ("spec.registrationRef.name", "seed-1", False),
+    ],
+)
+async def test_a_gardenlet_lists_the_installations_of_its_seed_alone(authorizer, field, seed, allowed):
+    selector = {"requirements": [{"key": field, "operator": "In", "values": [seed]}]}
+    for verb in ("list", "watch"):
+        attributes = {"verb": verb, "group": CORE, "resource": "controllerinstallations", "fieldSelector": selector}
+        answer = await ask(authorizer, f"{verb} controllerinstallations.{CORE}", resourceAttributes=attributes)
+        assert answer["allowed"] is allowed
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
                 *("secretbindings", "shootstates", "backupbuckets", "exposureclasses", "plants"),
-                *("controllerdeployments", "controllerregistrations"),
+                *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
         ),
@@ -496,6 +496,63 @@ async def test_a_registration_names_controller_deployments_that_exist(client, ga
     assert (await ask(client, "/validate", "UPDATE", changed(named, "spec.resources", []), named))["allowed"]
     garden.objects.append({"kind": "ControllerDeployment", "metadata": {"name": "chart"}})
     assert (await ask(client, "/validate", "CREATE", named))["allowed"]
+
+
+async def test_a_kind_and_type_has_one_primary_registration(client, garden):
+    """Two controllers would write the status of the same objects."""
+    resources_of = REGISTRATION["spec"]["resources"]
+    second = changed(REGISTRATION, "metadata.name", "second")
+    response = await ask(client, "/validate", "CREATE", second)
+    name, first = REGISTRATION["metadata"]["name"], resources_of[0]
+    assert (
+        f"spec.resources[0].primary: Forbidden: ControllerRegistration {name} is primary for {first['kind']} of type "
+        f"{first['type']}: set primary: false here, or delete the other registration"
+    ) in response["status"]["message"]
+    secondary = [each | {"primary": False} for each in resources_of]
+    assert (await ask(client, "/validate", "CREATE", changed(second, "spec.resources", secondary)))["allowed"]
+    assert (await ask(client, "/validate", "UPDATE", changed(REGISTRATION, "spec.deployment", {}), REGISTRATION))[
+        "allowed"
+    ]
+
+
+INSTALLATION = {
+    "apiVersion": "core.gardener.cloud/v1beta1",
+    "kind": "ControllerInstallation",
+    "metadata": {"generateName": "ext-"},
+    "spec": {"registrationRef": {"name": "ext"}, "seedRef": {"name": "seed-9"}, "deploymentRef": {"name": "chart"}},
+}
+
+
+async def test_an_installation_names_objects_that_exist(client, garden):
+    response = await ask(client, "/validate", "CREATE", INSTALLATION)
+    for field, name, kind in (
+        ("registrationRef", "ext", "ControllerRegistration"),
+        ("seedRef", "seed-9", "Seed"),
+        ("deploymentRef", "chart", "ControllerDeployment"),
+    ):
+        why = f'spec.{field}.name: Not found: "{name}": there is no such {kind}'
+        assert why in response["status"]["message"]
+    for kind, name in (("ControllerRegistration", "ext"), ("Seed", "seed-9"), ("ControllerDeployment", "chart")):
+        garden.objects.append({"kind": kind, "metadata": {"name": name}, "spec": {}})
+    assert (await ask(client, "/validate", "CREATE", INSTALLATION))["allowed"]
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        {"apiVersion": "core.gardener.cloud/v1", "helm": {"rawChart": "Tm8gYXJjaGl2ZQ=="}},
+        {"apiVersion": "core.gardener.cloud/v1beta1", "type": "helm", "providerConfig": {"chart": "Tm8gYXJjaGl2ZQ=="}},
+    ],
+    ids=["v1", "v1beta1"],
+)
+async def test_a_chart_that_helm_cannot_load_is_refused(client, chart):
+    deployment = {"kind": "ControllerDeployment", "metadata": {"name": "chart"}, **chart}
+    response = await ask(client, "/validate", "CREATE", deployment)
+    assert "hart: Invalid value" in response["status"]["message"]
+    assert "is no compressed archive: package the chart with helm package" in response["status"]["message"]
+    # An object that is stored already can still be labelled.
+    labelled = changed(deployment, "metadata.annotations", {"a": "b"})
+    assert (await ask(client, "/validate", "UPDATE", labelled, deployment))["allowed"]
 
 
 @pytest.mark.parametrize(

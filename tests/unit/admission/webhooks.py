@@ -98,7 +98,7 @@ async def ask(
         "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
         "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "namespace": subject["metadata"].get("namespace", ""),
-        "name": subject["metadata"]["name"],
+        "name": subject["metadata"].get("name", ""),
         "userInfo": {"username": user, "groups": list(groups)},
         "object": obj,
         "oldObject": old,
