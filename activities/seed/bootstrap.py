@@ -12,10 +12,12 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
 from activities.components import gateway
+from activities.errors import transient
 from activities.garden.credentials import seed_credentials
 from activities.garden.seed_status import write_seed_status
 from activities.heartbeat import heartbeating
 from activities.seed import extension_objects as extension
+from activities.seed.backups import backup_buckets_of
 from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, ExtensionAccess, shared_by_seed
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
@@ -30,10 +32,12 @@ from api.constants import (
     SEED_BACKUP_BUCKETS_READY,
     SEED_GARDENLET_READY,
     SEED_SYSTEM_COMPONENTS_HEALTHY,
+    TIMESTAMP,
 )
 from api.contracts.operations import SeedTask, TaskResult
 from api.crds import crds
 from api.decisions.conditions import Finding, Operation, find_condition, merge
+from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.names import dns_record_type
 from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
@@ -43,6 +47,7 @@ INGRESS_DNS = "seed-ingress"
 """DNSRecord of the seed's ingress domain."""
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
+_ACCEPTED_SECONDS = 2 * 60.0
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 """Fields that identify a DNSRecord: if one of them differs, the live DNSRecord is deleted and another one created."""
@@ -222,7 +227,11 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:
-        """Apply the BackupBucket of the seed and wait until it is ready; its name is the Seed's uid."""
+        """Apply the garden's BackupBucket of the seed, request its reconciliation, and wait until it is ready.
+
+        Its name is the Seed's uid. The gardenlet reconciles it (``workers.gardenlet.backup_buckets``). A second run
+        finds the timestamp of the first one; it requests one more reconciliation, which changes nothing.
+        """
         seed = await self._wanted(task)
         backup = seed["spec"].get("backup")
         if not backup:
@@ -236,7 +245,10 @@ class SeedActivities:
             {
                 "apiVersion": resources.CORE_BACKUP_BUCKET.api_version,
                 "kind": "BackupBucket",
-                "metadata": {"name": task.uid},
+                "metadata": {
+                    "name": task.uid,
+                    "annotations": {OPERATION: OPERATION_RECONCILE, TIMESTAMP: task.trigger},
+                },
                 "spec": {
                     "provider": {"type": backup["provider"], "region": region},
                     "credentialsRef": {"apiVersion": "v1", "kind": "Secret", **_reference(reference)},
@@ -246,22 +258,22 @@ class SeedActivities:
             },
             manager=MANAGER,
         )
-        spec = {
-            "type": backup["provider"],
-            "region": region,
-            "secretRef": {"name": BACKUP_SECRET, "namespace": GARDEN_NAMESPACE},
-            **settings,
-        }
-        wanted = ExtensionObject(resources.BACKUP_BUCKET, task.uid, None, spec)
-        await extension.apply_extension(self._clusters.seed, wanted, task.trigger)
-        await extension.wait_extension_ready(
-            self._clusters.seed_caches,
-            resources.BACKUP_BUCKET,
-            task.uid,
-            None,
-            BACKUP_ENTRY.wait,
-            trigger=task.trigger,
-        )
+
+        def accepted(live: dict[str, Any] | None) -> bool:
+            annotations = (live or {"metadata": {}})["metadata"].get("annotations") or {}
+            return annotations.get(TIMESTAMP) == task.trigger and OPERATION not in annotations
+
+        bucket, cache = (resources.BACKUP_BUCKET, task.uid, None), backup_buckets_of(self._clusters)
+        try:
+            await heartbeating(cache.wait_for(task.uid, None, accepted, _ACCEPTED_SECONDS))
+        except TimeoutError:
+            error = ((cache.get(task.uid) or {}).get("status") or {}).get("lastError") or {}
+            why = error.get("description") or "the gardenlet's controllers have not taken it up"
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"BackupBucket {task.uid} is not reconciled: {why}"
+            ) from None
+        trigger = await extension.asked_at(self._clusters.seed, *bucket)
+        await extension.wait_extension_ready(self._clusters.seed_caches, *bucket, BACKUP_ENTRY.wait, trigger=trigger)
         return TaskResult(note=f"bucket {task.uid}")
 
     async def _share(self, seed: dict[str, Any], secret_name: str) -> None:

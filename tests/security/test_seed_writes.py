@@ -204,6 +204,14 @@ async def test_a_gardenlet_names_a_source_of_backups_that_the_garden_does_not_kn
     assert "spec.bucketName: must be the bucket that the BackupEntry of the Shoot names" in await write(new)
 
 
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+async def test_a_gardenlet_gives_its_bucket_settings_that_its_seed_does_not_have_and_is_refused() -> None:
+    """An operator sets them, for example how long a backup cannot be deleted."""
+    said = await patch(stored("BackupBucket", "uid-seed-1"), {"spec": {"providerConfig": {"kind": "Other"}}})
+
+    assert "spec.providerConfig: must be spec.backup.providerConfig of Seed seed-1" in said
+
+
 LEFT = stored("BackupEntry", "source-shoot--local--left--uid-left")
 KEY = {"bucketName": "dWlkLXNlZWQtMQ==", "accessKeyID": "a2V5", "endpoint": "aHR0cHM6Ly9zdG9yZQ=="}
 

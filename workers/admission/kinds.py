@@ -25,6 +25,7 @@ from api.defaulting.project import default_project
 from api.meta import KubeObject
 from api.resources import Object, Resource
 from api.security.v1alpha1.workload_identity import WorkloadIdentity
+from api.validation.backups import check_backup_bucket, check_backup_operation
 from api.validation.bastion import (
     check_bastion,
     check_bastion_change,
@@ -245,9 +246,22 @@ async def validate_workload_identity(review: Review, garden: Garden) -> list[str
 async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         refuse_used(review, await garden.by_index(ENTRIES_BY_BUCKET, review.name), "it holds BackupEntries")
-    elif review.spec_changed and not review.deleting:
-        reference = ((review.object or {}).get("spec") or {}).get("credentialsRef")
-        refuse_forbidden(review, check_no_identity(Path("spec") / "credentialsRef", reference, "backups"))
+        return []
+    refuse_invalid(review, check_backup_operation(*review.models(KubeObject)))
+    if review.spec_changed and not review.deleting:
+        spec = (review.object or {}).get("spec") or {}
+        refuse_forbidden(
+            review, check_no_identity(Path("spec") / "credentialsRef", spec.get("credentialsRef"), "backups")
+        )
+        if review.old is None:
+            seed = await garden.find(resources.SEED, spec.get("seedName") or "")
+            refuse_forbidden(review, check_backup_bucket(review.name, spec, seed))
+    return []
+
+
+async def validate_backup_entry(review: Review, garden: Garden) -> list[str]:
+    if review.operation != "DELETE":
+        refuse_invalid(review, check_backup_operation(*review.models(KubeObject)))
     return []
 
 
@@ -419,6 +433,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.SECRET_BINDING: validate_binding,
     resources.SHOOT_STATE: validate_shoot_state,
     resources.CORE_BACKUP_BUCKET: validate_backup_bucket,
+    resources.CORE_BACKUP_ENTRY: validate_backup_entry,
     resources.CREDENTIALS_BINDING: validate_binding,
     resources.WORKLOAD_IDENTITY: validate_workload_identity,
     resources.OPERATIONS_BASTION: validate_bastion,

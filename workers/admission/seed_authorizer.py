@@ -446,6 +446,15 @@ async def _own_bucket(request: Request, garden: Lookup) -> bool:
     return seed is not None and seed["metadata"]["uid"] == request.name
 
 
+async def _generated_secret(request: Request, garden: Lookup) -> bool:
+    """Whether this is the Secret that an extension has made for the seed's own bucket."""
+    name = request.name.removeprefix("generated-bucket-")
+    if request.namespace != GARDEN_NAMESPACE or name == request.name:
+        return False
+    seed = await garden.find(resources.SEED, request.seed)
+    return seed is not None and seed["metadata"]["uid"] == name
+
+
 async def _own_bastion(request: Request, garden: Lookup) -> bool:
     found = await _asked_about(request, garden)
     return found is not None and found["spec"].get("seedName") == request.seed
@@ -654,6 +663,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.SECRET: (
         Right(_WRITE, _published),
         Right(_WRITE, _published_keys),
+        Right(_WRITE, _generated_secret),
         Right(("get",), _secret_of_seed),
         Right(("get",), _needed_by_shoot),
         Right(("get",), _credentials),

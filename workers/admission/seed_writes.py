@@ -62,6 +62,12 @@ _ENTRY = (
     "spec.bucketName",
     "spec.seedName",
 )
+_BUCKET = (
+    "metadata.finalizers",
+    *_annotations(constants.OPERATION, constants.TIMESTAMP),
+    "spec.credentialsRef",
+    "spec.providerConfig",
+)
 _REPORT = tuple(f"status.{each}" for each in ("lastOperation", "lastError", "observedGeneration"))
 _STATE = (_OWNERS, "spec", *_annotations(constants.TIMESTAMP, constants.CONFIRMATION_DELETION, MIGRATING_FROM))
 _PUBLISHED = (_OWNERS, *_labels(constants.ROLE, constants.SHOOT_NAME, constants.SHOOT_UID), "data")
@@ -88,9 +94,7 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     ),
     (resources.SEED, "status"): Owned(changed=("status",)),
     # The credentials follow those of the Seed, which an operator may change.
-    (resources.CORE_BACKUP_BUCKET, ""): Owned(
-        created=("spec.provider", "spec.credentialsRef", "spec.seedName"), changed=("spec.credentialsRef",)
-    ),
+    (resources.CORE_BACKUP_BUCKET, ""): Owned(created=(*_BUCKET, "spec.provider", "spec.seedName"), changed=_BUCKET),
     (resources.CORE_BACKUP_BUCKET, "status"): Owned(
         changed=(*_REPORT, "status.providerStatus", "status.generatedSecretRef")
     ),
@@ -269,6 +273,8 @@ async def _bucket(review: Review, seed: str, garden: Garden) -> None:
     backup, spec = owner["spec"].get("backup") or {}, (review.object or {})["spec"]
     if spec.get("seedName") != seed:
         raise Refusal.forbidden(review, f"spec.seedName: must be {seed}")
+    if spec.get("providerConfig") != backup.get("providerConfig"):
+        raise Refusal.forbidden(review, f"spec.providerConfig: must be spec.backup.providerConfig of Seed {seed}")
     if _place(spec.get("credentialsRef")) != _place(backup.get("credentialsRef")):
         raise Refusal.forbidden(
             review, f"spec.credentialsRef: must name what spec.backup.credentialsRef of Seed {seed} names"
@@ -323,6 +329,8 @@ async def _check_bucket(review: Review, new: Object, old: Object, seed: str, gar
         )
 
 
+_GENERATED = "generated-bucket-"
+"""Prefix of the name of the Secret that an extension has made for a BackupBucket."""
 _BUCKET_NAME = "bucketName"
 _KEY = ("accessKeyID", "secretAccessKey", _BUCKET_NAME)
 """Fields of the credentials of a bucket in which the key of one Shoot's backups differs."""
@@ -372,7 +380,10 @@ async def _published(review: Review, seed: str, garden: Garden) -> None:
     Other values could give the object a further effect: components select objects by label, and a controller fills in
     Secrets of some types.
     """
-    await _owned_by_shoot(review, seed, garden)
+    if review.namespace == constants.GARDEN_NAMESPACE and review.name.startswith(_GENERATED):
+        await _check_owners(review, garden, resources.CORE_BACKUP_BUCKET, review.name.removeprefix(_GENERATED))
+    else:
+        await _owned_by_shoot(review, seed, garden)
     suffix = review.name.partition(".")[2]
     obj = review.object or {}
     role = (obj["metadata"].get("labels") or {}).get(constants.ROLE)

@@ -23,6 +23,7 @@ from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read, retry_on_conflict
 from kube.errors import ApiError, NotFound
+from workers.extension.ownership import Ownership, elsewhere
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class Operation(StrEnum):
 _TRIGGERS = frozenset({Operation.RECONCILE, Operation.MIGRATE, Operation.RESTORE})
 
 
+class OwnershipLost(Exception):
+    """A run has ended, and wrote nothing, because another seed may have the control plane."""
+
+
 class RunFailed(Exception):
     """A run has failed, its error is in the object's status, and a retry may succeed."""
 
@@ -60,8 +65,9 @@ class ExtensionController:
         self._resource = actuator.resource
         self._cache = caches.of(actuator.resource)
         self._clusters = caches.of(CLUSTER)
+        self._ownership = Ownership(caches)
         self._held_back: set[Key] = set()
-        """Objects with a pending operation that do not run, because their Shoot is Failed."""
+        """Objects with a pending operation that do not run, because their Shoot is Failed or in another seed."""
         self._controller = Controller(
             self._resource.kind, self._reconcile, workers=_INTERRUPTIBLE_WORKERS if interruptible else _WORKERS
         )
@@ -75,7 +81,11 @@ class ExtensionController:
         self._controller.watch(self._cache, when=self._calls_for_run)
         if self._resource.namespaced:
             self._controller.watch(self._clusters, keys=self._released)
-        await self._controller.run()
+            self._ownership.watch(self._retry_held_back)
+        try:
+            await self._controller.run()
+        finally:
+            self._ownership.close()
 
     def _calls_for_run(self, event: WatchEvent) -> bool:
         return self._is_ours(event.object) and calls_for_run(event)
@@ -85,13 +95,17 @@ class ExtensionController:
         return spec.get("type") == self._actuator.type and spec.get("class") != "garden"
 
     def _released(self, event: WatchEvent) -> list[Key]:
-        """Objects to reconcile because their Shoot is no longer Failed."""
+        """Objects to reconcile because their Shoot is no longer Failed, or is in this seed again."""
         if event.type == "DELETED" or _is_failed(event.object):
             return []
         namespace = event.object["metadata"]["name"]
         released = [key for key in self._held_back if key.namespace == namespace]
         self._held_back.difference_update(released)
         return released
+
+    def _retry_held_back(self) -> None:
+        for key in self._held_back:
+            self._controller.enqueue(key)
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         extension = await load_extension(self._seed, self._resource, key.namespace or "", key.name)
@@ -104,8 +118,17 @@ class ExtensionController:
         if extension.cluster is not None and _is_failed(extension.cluster):
             self._held_back.add(key)
             return None
+        if loss := self._loss(extension, operation):
+            _log.warning("%s of %s does not run: %s", operation, extension, loss)
+            self._held_back.add(key)
+            return None
+        self._held_back.discard(key)
         try:
             await self._run(extension, operation)
+        except OwnershipLost as error:
+            _log.warning("%s of %s has stopped: %s", operation, extension, error)
+            self._held_back.add(key)
+            return None
         except NotFound:
             # Another client has deleted the object and removed its finalizers during the run.
             if await self._seed.find(self._resource, key.name, key.namespace) is None:
@@ -131,10 +154,37 @@ class ExtensionController:
 
     async def _work(self, extension: Extension, operation: Operation) -> dict[str, Any] | None:
         """Fields that the actuator adds to the status; None if a newer request has ended its run."""
-        work = self._actuate(extension, operation)
+        work = self._while_owned(extension, operation)
         if not self._interruptible:
             return await work
         return await self._until_superseded(extension, operation, work)
+
+    def _loss(self, extension: Extension, operation: Operation) -> str:
+        """Reason why an operation must not run, because another seed may have the control plane.
+
+        A migration may run: it releases what the other seed has, and nothing outside of the seed changes.
+        """
+        if extension.cluster is None or operation is Operation.MIGRATE:
+            return ""
+        if other := elsewhere(extension.cluster):
+            return f"seed {other} has the control plane"
+        return self._ownership.loss(extension.namespace)
+
+    async def _while_owned(self, extension: Extension, operation: Operation) -> dict[str, Any]:
+        """Run the actuator, and cancel it when another seed may have the control plane. Raises OwnershipLost."""
+        if extension.cluster is None or operation is Operation.MIGRATE:
+            return await self._actuate(extension, operation)
+        working = asyncio.ensure_future(self._actuate(extension, operation))
+        losing = asyncio.ensure_future(self._ownership.until_lost(extension.namespace))
+        try:
+            await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
+            if losing.done():
+                raise OwnershipLost(losing.result())
+            return working.result()
+        finally:
+            for task in (working, losing):
+                task.cancel()
+            await asyncio.gather(working, losing, return_exceptions=True)
 
     async def _actuate(self, extension: Extension, operation: Operation) -> dict[str, Any]:
         match operation:

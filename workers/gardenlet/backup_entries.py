@@ -37,7 +37,8 @@ from api.times import micro_timestamp
 from kube.cache import Key, key_of
 from kube.client import WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.edit import edit, patch_as_read
+from kube.edit import patch_as_read
+from kube.finalizers import has_finalizer, remove_finalizer
 from workers.gardenlet.garden_caches import own_seed
 
 log = logging.getLogger(__name__)
@@ -94,16 +95,14 @@ class BackupEntryController:
         entry, found = self._entries.get(key.name, key.namespace), self._objects.get(key.name)
         if entry is None or await self._released(entry):
             return
-        asked = (entry["metadata"].get("annotations") or {}).get(OPERATION)
-        if asked:
-            await self._request(entry, found)
-            log.info("BackupEntry %s: %s is requested", key, asked)
-            await patch_as_read(
-                self._clusters.garden,
-                resources.CORE_BACKUP_ENTRY,
-                entry,
-                {"metadata": {"annotations": {OPERATION: None}}},
-            )
+        if asked := _operation(entry):
+            # Not from the cache: it may still have a request that the last call has passed on.
+            live = await self._clusters.garden.find(resources.CORE_BACKUP_ENTRY, key.name, key.namespace)
+            if live is not None and _operation(live):
+                await self._request(live, found)
+                log.info("BackupEntry %s: %s is requested", key, asked)
+                patch = {"metadata": {"annotations": {OPERATION: None}}}
+                await patch_as_read(self._clusters.garden, resources.CORE_BACKUP_ENTRY, live, patch)
             return
         if found is None:
             if (entry.get("status") or {}).get("seedName") == self._clusters.seed_name:
@@ -145,6 +144,8 @@ class BackupEntryController:
         }
         if homes != {seed} or live["spec"]["bucketName"] != self._bucket or shoot["metadata"]["uid"] != owner.uid:
             return
+        if await self._clusters.seed.find(resources.BACKUP_ENTRY, metadata["name"]) is not None:
+            return  # the cache did not know it yet
         log.warning("BackupEntry %s of this seed is gone, and is created again", metadata["name"])
         wanted = ExtensionObject(resources.BACKUP_ENTRY, metadata["name"], None, await self._spec())
         await extension.apply_extension(self._clusters.seed, wanted, micro_timestamp())
@@ -159,7 +160,7 @@ class BackupEntryController:
             return False
         if await self._clusters.garden.find(resources.CORE_BACKUP_BUCKET, entry["spec"]["bucketName"]) is not None:
             return False
-        await self._release(entry)
+        await remove_finalizer(self._clusters.garden, resources.CORE_BACKUP_ENTRY, entry, FINALIZER)
         return True
 
     # Keys that other seeds had for this seed's bucket
@@ -171,7 +172,7 @@ class BackupEntryController:
         directory of the entry, which the other seed has emptied, and deletes it.
         """
         entry = self._left.get(key.name, key.namespace)
-        if entry is None or not is_marked(entry) or FINALIZER not in (entry["metadata"].get("finalizers") or ()):
+        if entry is None or not is_marked(entry) or not has_finalizer(entry, FINALIZER):
             return
         own = key.name.removeprefix(_SOURCE_PREFIX)
         if self._left.get(own, key.namespace) is None:
@@ -179,7 +180,7 @@ class BackupEntryController:
                 return  # a lost seed that is back: its flow releases the object, and that event calls this function
             await self._delete_users(key.name)
             log.info("BackupEntry %s: the key of seed %s is revoked", key, entry["spec"].get("seedName"))
-        await self._release(entry)
+        await remove_finalizer(self._clusters.garden, resources.CORE_BACKUP_ENTRY, entry, FINALIZER)
 
     async def _delete_users(self, name: str) -> None:
         seed, caches, trigger = self._clusters.seed, self._clusters.seed_caches, micro_timestamp()
@@ -192,22 +193,6 @@ class BackupEntryController:
             await extension.wait_extension_ready(caches, kind, name, None, _WAIT, trigger=trigger)
         await extension.delete_extension(seed, kind, name, None, trigger)
         await extension.wait_extension_deleted(caches, kind, name, None, _WAIT, trigger)
-
-    async def _release(self, entry: Object) -> None:
-        def without_finalizer(live: Object) -> Mapping[str, Any] | None:
-            finalizers = live["metadata"].get("finalizers") or []
-            left = [each for each in finalizers if each != FINALIZER]
-            return {"metadata": {"finalizers": left}} if left != finalizers else None
-
-        metadata = entry["metadata"]
-        await edit(
-            self._clusters.garden,
-            resources.CORE_BACKUP_ENTRY,
-            metadata["name"],
-            metadata["namespace"],
-            without_finalizer,
-            uid=metadata["uid"],
-        )
 
 
 def is_ready(entry: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
@@ -228,6 +213,10 @@ def status_of(entry: Mapping[str, Any], found: Mapping[str, Any], seed_name: str
         generation = entry["metadata"].get("generation")
         status |= {"seedName": seed_name, "observedGeneration": generation, "migrationStartTime": None}
     return status
+
+
+def _operation(entry: Mapping[str, Any]) -> str:
+    return str((entry["metadata"].get("annotations") or {}).get(OPERATION) or "")
 
 
 def _is_source(entry: Mapping[str, Any]) -> bool:

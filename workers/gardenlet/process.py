@@ -16,6 +16,7 @@ from api.constants import GARDEN_NAMESPACE
 from api.contracts.operations import seed_queue
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
+from workers.gardenlet.backup_buckets import BackupBucketController
 from workers.gardenlet.backup_entries import BackupEntryController
 from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog, Weeder
@@ -27,6 +28,7 @@ from workers.gardenlet.installations import GARDEN_TOKENS, InstallationControlle
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.managed_seeds import ManagedSeedController
 from workers.gardenlet.namespace_guard import NamespaceGuard
+from workers.gardenlet.ownership import OwnershipController
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.required_installations import RequiredInstallations
 from workers.gardenlet.seed import SeedController
@@ -108,7 +110,9 @@ async def run(config_path: str) -> None:
                 RequiredInstallations(clusters).run(),
                 SeedCare(clusters, config.seed_care, config.shoot_care, config.gateways).run(),
                 ClusterStatusController(clusters).run(),
+                OwnershipController(clusters, config.etcd.takeover_tolerance).run(),
                 RemainsController(clusters).run(),
+                BackupBucketController(clusters).run(),
                 BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ManagedSeedController(clusters, config).run(),

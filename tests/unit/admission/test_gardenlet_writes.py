@@ -30,6 +30,7 @@ READERS = {"Caches", "access.follow", "cloud_credentials", "control_plane_of", "
 
 DEMO = "garden-local/shoot--local--demo--uid-demo"
 SOURCE = "garden-local/source-shoot--local--mover--uid-mover"
+GENERATED = "secrets garden/generated-bucket-uid-seed-1"
 LEFT = "garden-local/source-shoot--local--left--uid-left"
 SHOOT, SEED, STATE = f"shoots.{CORE}", f"seeds.{CORE}", f"shootstates.{CORE}"
 BUCKET, ENTRY, BASTION = f"backupbuckets.{CORE}", f"backupentries.{CORE}", f"bastions.{OPERATIONS}"
@@ -94,7 +95,20 @@ WRITES: dict[str, tuple[str, ...]] = {
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate patch": (f"patch {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.persist_shootstate apply": applied(f"{STATE} garden-local/demo"),
     "activities.seed.workload_identity.ensure_token request": (f"create {IDENTITY}/token garden-local/named",),
-    "workers.gardenlet.backup_entries.BackupEntryController._release edit": (f"patch {ENTRY} {LEFT}",),
+    "workers.gardenlet.backup_buckets.BackupBucketController._accept patch_as_read": (f"patch {BUCKET} /uid-seed-1",),
+    "workers.gardenlet.backup_buckets.BackupBucketController._delete delete": (f"delete {GENERATED}",),
+    "workers.gardenlet.backup_buckets.BackupBucketController._delete remove_finalizer": (
+        f"patch {BUCKET} /uid-seed-1",
+    ),
+    "workers.gardenlet.backup_buckets.BackupBucketController._deploy ensure_finalizer": (
+        f"patch {BUCKET} /uid-seed-1",
+    ),
+    "workers.gardenlet.backup_buckets.BackupBucketController._publish apply": applied(GENERATED),
+    "workers.gardenlet.backup_buckets.BackupBucketController._report patch_as_read": (
+        f"patch {BUCKET}/status /uid-seed-1",
+    ),
+    "workers.gardenlet.backup_entries.BackupEntryController._released remove_finalizer": (f"patch {ENTRY} {DEMO}",),
+    "workers.gardenlet.backup_entries.BackupEntryController._revoke remove_finalizer": (f"patch {ENTRY} {LEFT}",),
     "workers.gardenlet.backup_entries.BackupEntryController._report patch_as_read": (
         f"patch {ENTRY} {DEMO}",
         f"patch {ENTRY}/status {DEMO}",

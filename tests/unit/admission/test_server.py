@@ -105,7 +105,7 @@ async def test_a_control_plane_does_not_move_until_its_lost_seed_is_clean(client
         }
     )
     response = await ask(client, "/validate", "UPDATE", changed(old, "spec.seedName", "seed-2"), old)
-    assert "wait until it is back" in response["status"]["message"]
+    assert "wait until it has" in response["status"]["message"]
 
 
 async def test_another_seed_is_validated_alone_if_nothing_was_created(client, garden):
@@ -318,8 +318,8 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "validate.admission.gardener.cloud",
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
-                *("secretbindings", "shootstates", "backupbuckets", "exposureclasses", "plants"),
-                *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
+                 *("secretbindings", "shootstates", "backupbuckets", "backupentries", "exposureclasses", "plants"),
+                 *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
         ),
