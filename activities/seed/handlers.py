@@ -139,9 +139,10 @@ class Handlers:
         labels = f"{ROLE}={ROLE_EXPOSURE_CLASS_HANDLER}" + (f",{EXPOSURE_CLASS_HANDLER}={handler}" if handler else "")
         return list(await self._clusters.seed.list(resources.NAMESPACE, labels=labels))
 
-    async def deploy(self, seed: Object) -> str:
+    async def deploy(self, seed: Object, replicas: int = 1) -> str:
         """Apply the gateways of all handlers, and delete those of former handlers that no Shoot uses.
 
+        ``replicas``: number of pods of each gateway, as of the seed's own one.
         All objects are applied by name, so a second run changes nothing. Returns a note.
 
         Raises:
@@ -154,7 +155,10 @@ class Handlers:
             service = each.load_balancer_service
             annotations = {**(settings.get("annotations") or {}), **service.annotations}
             balancer = {**settings, "annotations": annotations, "class": service.load_balancer_class}
-            for item in gateway.objects(internal_domain=domain, load_balancer=balancer, place=each.place):
+            wanted = gateway.objects(
+                internal_domain=domain, load_balancer=balancer, replicas=replicas, place=each.place
+            )
+            for item in wanted:
                 await self._clusters.seed.apply(item, manager=MANAGER)
         kept = await self._delete_former()
         notes = [f"handlers {', '.join(self._configured)}"] if self._configured else []

@@ -193,6 +193,14 @@ async def test_a_handler_gets_a_gateway_with_its_own_load_balancer(world: World)
     assert world.seed.objects == objects, "a second run changes nothing"
 
 
+async def test_a_handlers_gateway_has_as_many_pods_as_the_seeds_own_one(world: World) -> None:
+    for replicas in (2, 1):
+        await world.handlers(handler()).deploy(SEED, replicas)
+        deployment = world.seed.find(DEPLOYMENTS, gateway.NAME, INTERNAL)
+        assert deployment
+        assert deployment["spec"]["replicas"] == replicas
+
+
 async def test_a_handlers_own_class_of_load_balancers_is_used(world: World) -> None:
     await world.deploy(handler(loadBalancerService={"class": "dmz"}))
 
