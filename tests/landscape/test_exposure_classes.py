@@ -14,7 +14,8 @@ from activities.components import gateway
 from landscape.lifecycle import processes_of, require
 from tests.landscape.conftest import Landscape
 from tests.landscape.https import get
-from tests.landscape.shoots import Shoot, eventually
+from tests.landscape.shoots import NAMESPACE as GARDEN_LOCAL
+from tests.landscape.shoots import Shoot, eventually, refused
 from workers.provider_local.access import GATEWAY_SERVICE
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, func_only=True)]
@@ -96,6 +97,8 @@ def test_a_shoot_is_reached_by_the_address_of_its_handler_before_and_after_a_mov
     try:
         with shoot.created(shoot.manifest(exposureClassName="company")):
             assert shoot.get()["spec"]["seedSelector"] == CLASS["scheduling"]["seedSelector"]  # type: ignore[index]
+            change = ("patch", "shoot", shoot.name, "--type=merge", "-p", '{"spec": {"exposureClassName": "other"}}')
+            assert "immutable" in refused(*landscape.argv("garden", "-n", GARDEN_LOCAL, *change))
             authority = json.loads(shoot.garden("get", "configmap", f"{shoot.name}.ca-cluster", "-o", "json"))
             bundle = authority["data"]["ca.crt"]
             check_reached(shoot, bundle, landscape)
