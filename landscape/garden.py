@@ -32,6 +32,7 @@ from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
 from landscape.plan import ZONES, Plan
 from landscape.waiting import until
+from workers.provider_local import access as provider_access
 
 PROVIDER = "local"
 PROJECT = "local"
@@ -312,7 +313,9 @@ async def cloud_account(plan: Plan) -> dict[str, Any]:
         rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]
     async with connected(plan.kubeconfig("cloud")) as client_of_cloud:
-        await apply(client_of_cloud, *bound_role(cloud.TENANTS, rules, cloud.TENANTS))
+        # Machines and bastions are pods of the cloud, and name this class.
+        tenants = bound_role(cloud.TENANTS, rules, cloud.TENANTS)
+        await apply(client_of_cloud, *tenants, provider_access.priority_class())
     return pki.kubeconfig(plan.cloud.server, authority, client, "cloud")
 
 

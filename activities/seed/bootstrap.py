@@ -172,7 +172,7 @@ class SeedActivities:
         replicas = 2 if len((seed["spec"].get("provider") or {}).get("zones") or ()) > 1 else 1
         for item in gateway.objects(internal_domain=domain, load_balancer=balancer, replicas=replicas):
             await self._clusters.seed.apply(item, manager=MANAGER)
-        handlers = await self._handlers.deploy(seed)
+        handlers = await self._handlers.deploy(seed, replicas)
         address = await gateway_address(self._clusters.seed_caches)
         return TaskResult(note="; ".join(filter(None, (address, handlers))))
 

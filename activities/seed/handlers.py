@@ -21,7 +21,7 @@ from api.constants import EXPOSURE_CLASS_HANDLER, GARDEN_NAMESPACE, ROLE, ROLE_E
 from api.contracts.operations import OperationType, ShootTask
 from api.errors import ErrorCode
 from api.model import ApiModel
-from kube.client import Object
+from kube.client import KubeClient, Object
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _LEAVING = (OperationType.DELETE, OperationType.MIGRATE)
@@ -129,19 +129,15 @@ class Handlers:
         return str(found["handler"]) if found else None
 
     async def _remains(self, handler: str) -> Place | None:
-        for each in await self._namespaces(handler):
+        for each in await namespaces(self._clusters.seed, handler):
             if "deletionTimestamp" not in each["metadata"]:
                 return Place(each["metadata"]["name"], handler)
         return None
 
-    async def _namespaces(self, handler: str = "") -> list[Object]:
-        """Namespaces of gateways of handlers, or of one handler."""
-        labels = f"{ROLE}={ROLE_EXPOSURE_CLASS_HANDLER}" + (f",{EXPOSURE_CLASS_HANDLER}={handler}" if handler else "")
-        return list(await self._clusters.seed.list(resources.NAMESPACE, labels=labels))
-
-    async def deploy(self, seed: Object) -> str:
+    async def deploy(self, seed: Object, replicas: int = 1) -> str:
         """Apply the gateways of all handlers, and delete those of former handlers that no Shoot uses.
 
+        ``replicas``: number of pods of each gateway, as of the seed's own one.
         All objects are applied by name, so a second run changes nothing. Returns a note.
 
         Raises:
@@ -154,7 +150,10 @@ class Handlers:
             service = each.load_balancer_service
             annotations = {**(settings.get("annotations") or {}), **service.annotations}
             balancer = {**settings, "annotations": annotations, "class": service.load_balancer_class}
-            for item in gateway.objects(internal_domain=domain, load_balancer=balancer, place=each.place):
+            wanted = gateway.objects(
+                internal_domain=domain, load_balancer=balancer, replicas=replicas, place=each.place
+            )
+            for item in wanted:
                 await self._clusters.seed.apply(item, manager=MANAGER)
         kept = await self._delete_former()
         notes = [f"handlers {', '.join(self._configured)}"] if self._configured else []
@@ -174,7 +173,7 @@ class Handlers:
         """Delete gateways that left the configuration; returns the namespaces of those that are still in use."""
         wanted = {each.place.namespace for each in self._configured.values()}
         kept = []
-        for each in await self._namespaces():
+        for each in await namespaces(self._clusters.seed):
             name, handler = each["metadata"]["name"], gateway.handler_of(each)
             if name in wanted or "deletionTimestamp" in each["metadata"]:
                 continue
@@ -210,6 +209,17 @@ class Handlers:
         shoots = [(each["spec"].get("shoot") or {}).get("spec") or {} for each in clusters]
         classes = {name for each in shoots if (name := each.get("exposureClassName"))}
         return handler in await asyncio.gather(*(self._handler(name) for name in classes))
+
+
+async def namespaces(seed: KubeClient, handler: str = "") -> list[Object]:
+    """Namespaces of gateways of handlers, or of one handler, whether the configuration still has the handler or not."""
+    labels = f"{ROLE}={ROLE_EXPOSURE_CLASS_HANDLER}" + (f",{EXPOSURE_CLASS_HANDLER}={handler}" if handler else "")
+    return list(await seed.list(resources.NAMESPACE, labels=labels))
+
+
+async def places(seed: KubeClient) -> list[Place]:
+    """All gateways that exist in a seed, without the seed's own one."""
+    return [Place(each["metadata"]["name"], gateway.handler_of(each)) for each in await namespaces(seed)]
 
 
 def note_of_none(task: ShootTask) -> str:

@@ -14,6 +14,7 @@ from activities.heartbeat import heartbeating
 from activities.seed import extension_objects as extension
 from activities.seed.bootstrap import INGRESS_DNS
 from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, ExtensionAccess
+from activities.seed.handlers import places
 from api import resources
 from api.constants import CONFIRMATION_DELETION, GARDEN_NAMESPACE
 from api.contracts.operations import SeedTask, TaskResult, Wait
@@ -66,13 +67,17 @@ class SeedTeardownActivities:
 
     @activity.defn
     async def delete_seed_gateway(self, task: SeedTask) -> TaskResult:
-        """Delete the gateway with its namespace, and wait until the namespace, and so its load balancer, is gone."""
-        for item in gateway.objects(internal_domain=""):
-            if item["kind"] in ("ClusterRole", "ClusterRoleBinding"):
-                kind = resources.resource_of(item["apiVersion"], item["kind"])
-                await self._clusters.seed.delete(kind, item["metadata"]["name"])
-        await self._delete_and_wait(resources.NAMESPACE, gateway.NAMESPACE, 14 * 60.0)
-        return TaskResult()
+        """Delete the gateways with their namespaces, and wait until these, and so the load balancers, are gone.
+
+        These are the seed's own gateway and those of handlers of ExposureClasses.
+        """
+        found = [gateway.OWN, *await places(self._clusters.seed)]
+        for place in found:
+            for kind in (resources.CLUSTER_ROLE_BINDING, resources.CLUSTER_ROLE):
+                await self._clusters.seed.delete(kind, place.role)
+        for place in found:
+            await self._delete_and_wait(resources.NAMESPACE, place.namespace, 14 * 60.0 / len(found))
+        return TaskResult(note=", ".join(each.namespace for each in found))
 
     @activity.defn
     async def delete_seed_secrets(self, task: SeedTask) -> TaskResult:

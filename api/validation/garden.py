@@ -11,6 +11,7 @@ from api import constants
 from api.access import RBAC
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.exposure_class import ExposureClass
 from api.core.v1beta1.project import Project, Subject
 from api.core.v1beta1.seed import ExcessCapacityReservation, Seed
 from api.core.v1beta1.shoot import Shoot
@@ -24,7 +25,7 @@ from api.validation.cloud_profile import check_lifecycle, check_parts, used_and_
 from api.validation.field import Faults, Path
 from api.validation.offered import check_offered
 from api.validation.shoot import check_cidr
-from api.validation.values import check_amounts, name_fault
+from api.validation.values import check_amounts, check_labels, name_fault
 
 SPEC = Path("spec")
 
@@ -349,6 +350,23 @@ def _check_subject(subject: Subject, path: Path, faults: Faults) -> None:
         faults.required(path / "namespace", "a ServiceAccount has a namespace")
     elif not _NAMESPACE.fullmatch(subject.namespace):
         faults.invalid(path / "namespace", subject.namespace, "must be the name of a namespace")
+
+
+def check_exposure_class(exposure_class: ExposureClass) -> Faults:
+    """Faults of the scheduling, which each Shoot of the class gets."""
+    faults, path = Faults(), Path("scheduling")
+    scheduling = exposure_class.scheduling
+    if scheduling is None:
+        return faults
+    if (selector := scheduling.seed_selector) is not None:
+        check_labels(selector.match_labels, path / "seedSelector" / "matchLabels", faults)
+        check_selector(selector, path / "seedSelector", faults)
+    tolerations = scheduling.tolerations or []
+    for index, each in enumerate(tolerations):
+        if not each.key:
+            faults.required(path / "tolerations" @ index / "key", "a toleration names a taint")
+    faults.duplicates(path / "tolerations", [each.key for each in tolerations], "key")
+    return faults
 
 
 def check_selector(selector: LabelSelector, path: Path, faults: Faults) -> None:

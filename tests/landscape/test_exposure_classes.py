@@ -14,7 +14,8 @@ from activities.components import gateway
 from landscape.lifecycle import processes_of, require
 from tests.landscape.conftest import Landscape
 from tests.landscape.https import get
-from tests.landscape.shoots import Shoot, eventually
+from tests.landscape.shoots import NAMESPACE as GARDEN_LOCAL
+from tests.landscape.shoots import Shoot, eventually, refused
 from workers.provider_local.access import GATEWAY_SERVICE
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, func_only=True)]
@@ -48,6 +49,10 @@ def handlers(landscape: Landscape, tmp_path: Path) -> Iterator[None]:
             processes.start(replace(each, argv=(*each.argv[:-1], str(file))))
         yield
     finally:
+        for seed in SEEDS:
+            # The source of a move forwards for 5 minutes, and keeps the gateway for this time.
+            selected = ("-l", gateway.SELECTOR, "--ignore-not-found")
+            landscape.kubectl(seed, "-n", NAMESPACE, "delete", "configmaps", *selected)
         for each in own:
             processes.start(each)
         for seed in SEEDS:
@@ -96,6 +101,8 @@ def test_a_shoot_is_reached_by_the_address_of_its_handler_before_and_after_a_mov
     try:
         with shoot.created(shoot.manifest(exposureClassName="company")):
             assert shoot.get()["spec"]["seedSelector"] == CLASS["scheduling"]["seedSelector"]  # type: ignore[index]
+            change = ("patch", "shoot", shoot.name, "--type=merge", "-p", '{"spec": {"exposureClassName": "other"}}')
+            assert "immutable" in refused(*landscape.argv("garden", "-n", GARDEN_LOCAL, *change))
             authority = json.loads(shoot.garden("get", "configmap", f"{shoot.name}.ca-cluster", "-o", "json"))
             bundle = authority["data"]["ca.crt"]
             check_reached(shoot, bundle, landscape)

@@ -78,6 +78,7 @@ from workers.admission.profiles import (
     mutate_cloud_profile,
     mutate_namespaced_cloud_profile,
     validate_cloud_profile,
+    validate_exposure_class,
     validate_namespaced_cloud_profile,
 )
 from workers.admission.review import (
@@ -429,6 +430,7 @@ VALIDATORS: dict[Resource, Validate] = {
     resources.SEED: validate_seed,
     resources.CLOUD_PROFILE: validate_cloud_profile,
     resources.NAMESPACED_CLOUD_PROFILE: validate_namespaced_cloud_profile,
+    resources.EXPOSURE_CLASS: validate_exposure_class,
     resources.QUOTA: validate_quota,
     resources.SECRET_BINDING: validate_binding,
     resources.SHOOT_STATE: validate_shoot_state,

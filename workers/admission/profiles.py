@@ -1,4 +1,4 @@
-"""Handlers of cloud profiles."""
+"""Handlers of cloud profiles and of ExposureClasses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from api import resources
 from api.constants import APPROVED_TYPES, MODIFY_MACHINE_TYPES
 from api.core.v1beta1.cloud_profile import CloudProfile
+from api.core.v1beta1.exposure_class import ExposureClass
 from api.core.v1beta1.namespaced_cloud_profile import NamespacedCloudProfile
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.profiles import approved_types, parent_of, recounted_types, types_digest, used_types
 from api.defaulting.cloud_profile import drop_expired, label_for_extensions
 from api.resources import Object, Resource
-from api.validation.garden import check_cloud_profile, check_cloud_profile_change
+from api.validation.garden import check_cloud_profile, check_cloud_profile_change, check_exposure_class
 from api.validation.namespaced_profile import (
     check_children,
     check_namespaced_profile,
@@ -106,6 +107,13 @@ async def _check_approval(review: Review, garden: Garden) -> None:
 async def _may_approve(review: Review, garden: Garden) -> bool:
     kind = resources.NAMESPACED_CLOUD_PROFILE
     return await garden.allowed(review.user, MODIFY_MACHINE_TYPES, kind, review.namespace, review.name)
+
+
+async def validate_exposure_class(review: Review, garden: Garden) -> list[str]:
+    """Handler and scheduling never change, so a new ExposureClass alone is checked. A finalizer delays its deletion."""
+    if review.operation == "CREATE" and review.object is not None:
+        refuse_invalid(review, check_exposure_class(ExposureClass.of(review.object)))
+    return []
 
 
 async def mutate_cloud_profile(review: Review, garden: Garden) -> Object:

@@ -134,3 +134,21 @@ async def test_a_class_whose_tolerations_the_project_may_not_have_is_refused(cli
     assert "spec.tolerations[0]: Forbidden: company is not in spec.tolerations.whitelist" in await message(
         client, "CREATE", made
     )
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "text"),
+    [
+        (
+            {"seedSelector": {"matchExpressions": [{"key": "a", "operator": "Equals", "values": ["b"]}]}},
+            "scheduling.seedSelector.matchExpressions[0].operator: Unsupported value",
+        ),
+        ({"seedSelector": {"matchLabels": {"a": "b" * 64}}}, "scheduling.seedSelector.matchLabels"),
+        ({"tolerations": [{"key": ""}]}, "scheduling.tolerations[0].key: Required value"),
+        ({"tolerations": [{"key": "a"}, {"key": "a", "value": "b"}]}, "scheduling.tolerations[1].key: Duplicate value"),
+    ],
+)
+async def test_a_class_that_no_shoot_could_use_is_refused(client: Any, scheduling: dict[str, Any], text: str) -> None:
+    assert text in await message(client, "CREATE", CLASS | {"scheduling": scheduling})
+    assert await message(client, "CREATE", CLASS) == ""
+    assert await message(client, "DELETE", None, CLASS) == ""

@@ -14,7 +14,8 @@ from activities.components.gateway import OWN, Place
 from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.handlers import ExposureClassHandler, Handlers
-from api.contracts.operations import ForwardTask, OperationType, ShootRef, ShootTask
+from activities.seed.teardown import SeedTeardownActivities
+from api.contracts.operations import ForwardTask, OperationType, SeedTask, ShootRef, ShootTask
 from api.resources import CLUSTER
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
@@ -193,6 +194,14 @@ async def test_a_handler_gets_a_gateway_with_its_own_load_balancer(world: World)
     assert world.seed.objects == objects, "a second run changes nothing"
 
 
+async def test_a_handlers_gateway_has_as_many_pods_as_the_seeds_own_one(world: World) -> None:
+    for replicas in (2, 1):
+        await world.handlers(handler()).deploy(SEED, replicas)
+        deployment = world.seed.find(DEPLOYMENTS, gateway.NAME, INTERNAL)
+        assert deployment
+        assert deployment["spec"]["replicas"] == replicas
+
+
 async def test_a_handlers_own_class_of_load_balancers_is_used(world: World) -> None:
     await world.deploy(handler(loadBalancerService={"class": "dmz"}))
 
@@ -330,3 +339,13 @@ async def test_the_exposure_and_the_forwarding_of_a_shoot_are_its_handlers(world
     world.seed.put(SERVICES, api_server)
     await control_plane.deploy_api_service(TASK.model_copy(update={"operation": OperationType.RESTORE}))
     assert world.seed.find(CONFIG_MAPS, NAMESPACE, INTERNAL) is None, "two seeds would forward to each other"
+
+
+async def test_a_seed_that_is_deleted_loses_the_gateways_of_all_handlers(world: World) -> None:
+    """The namespaces say which there are: the configuration may have lost the handler before."""
+    await world.deploy(handler())
+    task = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="")
+
+    for note in (f"{gateway.NAMESPACE}, {INTERNAL}", gateway.NAMESPACE):
+        assert (await SeedTeardownActivities(world.clusters).delete_seed_gateway(task)).note == note
+    assert not exists(world)
