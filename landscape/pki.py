@@ -100,6 +100,11 @@ class TemporalAuthority:
         return self._clients.files.certificate
 
     @property
+    def client_authority(self) -> KeyPair:
+        """Files of the CA of clients, with which the controller-manager signs for managed seeds."""
+        return self._clients.files
+
+    @property
     def of_servers(self) -> Path:
         return self._servers.files.certificate
 

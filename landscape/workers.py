@@ -139,7 +139,8 @@ def _garden_connection(plan: Plan, process: str) -> Config:
 
 def _controller_manager(plan: Plan) -> Config:
     connection = _garden_connection(plan, "controller-manager")
-    certificate = TemporalAuthority(plan.temporal_authority).for_process("controller-manager")
+    authority = TemporalAuthority(plan.temporal_authority)
+    certificate = authority.for_process("controller-manager")
     return {
         "gardenClientConnection": connection,
         "temporal": _temporal(plan, certificate, plan.codec_key),
@@ -148,6 +149,10 @@ def _controller_manager(plan: Plan) -> Config:
         "gardenletLifecycle": {"lostSourcePatience": 60},
         # Tests wait for it. The cloud's API server reads the keys again when its copy is a minute old.
         "workloadIdentities": {"publishedBeforeUse": 90},
+        "managedSeeds": {
+            "temporalAuthorityCertificateFile": str(authority.client_authority.certificate),
+            "temporalAuthorityKeyFile": str(authority.client_authority.key),
+        },
         "health": _health(plan.central_address, 2718),
     }
 

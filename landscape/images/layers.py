@@ -18,7 +18,8 @@ from landscape.images.oci import Blob, BlobStore
 
 Progress = Callable[[str], None]
 PROJECT = Path(__file__).resolve().parents[2]
-_CODE = ("activities", "api", "etcd", "kube", "workers", "workflows")
+_CODE = ("activities", "api", "charts", "etcd", "kube", "workers", "workflows")
+"""The charts, too: a gardenlet deploys the gardenlets of managed seeds by its own chart."""
 _FILES = Path(__file__).parent / "files"
 _PYTHON_OF_TREES = (3, 11)
 

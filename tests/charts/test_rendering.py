@@ -362,6 +362,19 @@ def test_without_versioning_nothing_is_promoted():
     assert config["temporal"]["versioning"]["enabled"] is False
 
 
+def test_the_controller_manager_signs_certificates_of_managed_seeds_if_it_gets_the_authority():
+    def rendered_with(secret: str) -> tuple[Object, list[Object]]:
+        objects = rendered("gardener", {"controllerManager": {"managedSeeds": {"temporalAuthoritySecret": secret}}})
+        name = "gardener-controller-manager"
+        config = yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
+        return config, kinds(objects, "Deployment")[name]["spec"]["template"]["spec"]["volumes"]
+
+    config, volumes = rendered_with("clients-ca")
+    assert config["managedSeeds"]["temporalAuthorityKeyFile"] == "/var/run/temporal-authority/tls.key"
+    assert "clients-ca" in [each["secret"]["secretName"] for each in volumes if "secret" in each]
+    assert "managedSeeds" not in rendered_with("")[0]
+
+
 TEMPORAL_FILES = {"caFile": "ca.crt", "certificateFile": "tls.crt", "privateKeyFile": "tls.key"}
 
 

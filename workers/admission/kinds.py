@@ -70,6 +70,7 @@ from workers.admission.logins import validate_reference
 from workers.admission.managed_seed_sets import validate_managed_seed_set, validate_seed_autoscaler
 from workers.admission.managed_seeds import (
     mutate_managed_seed,
+    shoot_of_seed,
     validate_gardenlet,
     validate_managed_seed,
 )
@@ -133,7 +134,9 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
         for _, domain in seed_domains(seed)
         for shoot in await overlapping(domain, SHOOTS_BY_DOMAIN, SHOOTS_BELOW_DOMAIN, garden)
     ]
-    refuse_forbidden(review, check_seed_domains(seed, old, domains_of(near)))
+    own = await shoot_of_seed(review.name, garden)
+    foreign = [each for each in near if own is None or each["metadata"]["uid"] != own["metadata"]["uid"]]
+    refuse_forbidden(review, check_seed_domains(seed, old, domains_of(foreign)))
     if old is not None:
         refuse_forbidden(review, check_seed_change(seed, old, await _shoots_on(review.name, garden)))
     refuse_forbidden(review, await _missing_seed_references(seed, garden))

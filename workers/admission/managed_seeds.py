@@ -125,6 +125,12 @@ async def _shoot_of(managed_seed: ManagedSeed, review: Review, garden: Garden) -
     return await garden.find(resources.SHOOT, name, review.namespace) if name else None
 
 
+async def shoot_of_seed(seed: str, garden: Garden) -> Object | None:
+    """The Shoot that a ManagedSeed makes this Seed; the ingress of the Seed is below the domain of that Shoot."""
+    owner = await garden.find(resources.MANAGED_SEED, seed, GARDEN_NAMESPACE)
+    return await garden.find(resources.SHOOT, shoot_name(owner), GARDEN_NAMESPACE) if owner else None
+
+
 def _require_garden(review: Review) -> None:
     if review.namespace != GARDEN_NAMESPACE:
         raise Refusal.forbidden(review, f"metadata.namespace: must be {GARDEN_NAMESPACE}")

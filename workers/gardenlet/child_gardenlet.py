@@ -92,7 +92,7 @@ def _image(wanted: Mapping[str, Any]) -> Object:
 
 
 def configuration(managed_seed: Mapping[str, Any], parent: GardenletConfig) -> Object:
-    """What the chart merges over the configuration that it makes itself. Raises BadConfiguration."""
+    """Configuration that the chart merges over its own. Raises BadConfiguration."""
     gardenlet = managed_seed["spec"].get("gardenlet") or {}
     own = managed_seeds.gardenlet_config(managed_seed)
     for name in ("apiVersion", "kind", "seedConfig"):

@@ -34,6 +34,7 @@ KINDS = {
         resources.CORE_BACKUP_BUCKET,
         resources.CORE_BACKUP_ENTRY,
         resources.OPERATIONS_BASTION,
+        resources.MANAGED_SEED,
         resources.CERTIFICATE_SIGNING_REQUEST,
     )
 }

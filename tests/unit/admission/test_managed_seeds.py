@@ -130,6 +130,14 @@ async def test_the_shoot_must_exist(client, garden, shoot):
     assert 'spec.shoot.name: Not found: "nested"' in await refusal(client, stored)
 
 
+async def test_the_ingress_of_a_seed_is_below_the_domain_of_its_own_shoot_alone(client, garden, shoot):
+    template = (await completed(client, managed_seed()))["spec"]["gardenlet"]["config"]["seedConfig"]
+    seed = {**SEED, "metadata": {"name": "nested"}, "spec": template["spec"]}
+    assert "ingress.nested.garden.shoot.garden.test is the same as, above or below" in await refusal(client, seed)
+    garden.objects.append(managed_seed())
+    assert (await ask(client, "/validate", "CREATE", seed))["allowed"]
+
+
 async def test_a_shoot_becomes_one_seed_alone(client, garden, shoot):
     garden.objects.append(managed_seed("first"))
     assert "registered as a seed by ManagedSeed first already" in await refusal(

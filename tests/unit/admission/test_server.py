@@ -309,6 +309,12 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "operations": ["CREATE", "UPDATE"],
             "resources": ["bastions"],
         },
+        {
+            "apiGroups": ["seedmanagement.gardener.cloud"],
+            "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["managedseeds"],
+        },
     ]
     assert [
         (each["name"], each["rules"][0]["resources"], each["rules"][0]["operations"])

@@ -1,4 +1,4 @@
-"""Each field of Shoot, Seed, Project and CloudProfile has a row: code reads or writes it, or admission refuses it.
+"""Each field of these kinds has a row: code reads or writes it, or admission refuses it.
 
 The rows are in ``fields/*.yaml``; docs/fields.md shows them. A row's key is a field; ``{a,b}`` stands for two fields.
 Its value is one of these:
@@ -34,6 +34,7 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.meta import KubeObject
+from api.seedmanagement.v1alpha1.managed_seed import ManagedSeed
 from api.validation import offered
 from api.validation.garden import check_seed
 from api.validation.shoot import check_shoot
@@ -41,7 +42,7 @@ from tests.pages import check_table
 from tests.unit.api.shoots import PROFILE, SEED, complete
 
 ROOT = Path(__file__).parents[3]
-KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile)
+KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile, ManagedSeed)
 _PARTS = {"whole", "refused", "extension", "people", "fixed", "unwritten", "under", "with"}
 
 

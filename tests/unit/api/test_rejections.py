@@ -22,6 +22,7 @@ SHOOT = "tests/unit/api/test_shoot_validation.py::"
 NODES = "tests/unit/api/test_node_settings.py::"
 VERSIONED = "tests/unit/api/test_versioned.py::"
 SERVER = "tests/unit/admission/test_server.py::"
+MANAGED_SEEDS = "tests/unit/admission/test_managed_seeds.py::"
 INDEXES = "tests/unit/admission/test_indexes.py::"
 GARDEN = "tests/unit/api/test_garden_validation.py::"
 MOVES = "tests/unit/api/test_binding.py::"
@@ -111,7 +112,9 @@ COMMON: dict[str, dict[str, str]] = {
             f"{SERVER}test_a_projects_namespace_is_deleted_only_with_its_project"
         ),
     },
-    "DELETE ManagedSeed / Shoot behind a ManagedSeed": {"Shoots on the seed / ManagedSeed exists": NOT_YET},
+    "DELETE ManagedSeed / Shoot behind a ManagedSeed": {
+        "Shoots on the seed / ManagedSeed exists": f"{MANAGED_SEEDS}test_the_shoot_of_a_managed_seed_is_not_deleted"
+    },
     "Update/delete of objects labelled `gardener.cloud/update-restriction=true`": {
         "Requester is not a gardenlet": PROTECTED,
     },
@@ -256,7 +259,11 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
     "Tolerations": {
         "Not in project or global whitelist": f"{SHOOT}test_a_taint_is_tolerated_only_if_operators_allow_it",
     },
-    "ManagedSeed shoot": {"nginx on, VPA off, nodes CIDR changed, registered zone removed": NOT_YET},
+    "ManagedSeed shoot": {
+        "nginx on, VPA off, nodes CIDR changed, registered zone removed": (
+            f"{MANAGED_SEEDS}test_a_shoot_keeps_what_its_control_planes_need"
+        )
+    },
     "Admission plugins": {
         "Unknown or forbidden plugin for version": f"{VERSIONED}test_admission_plugins_are_those_of_the_version",
         "required one disabled": f"{VERSIONED}test_a_required_plugin_cannot_be_disabled",
