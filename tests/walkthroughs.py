@@ -74,6 +74,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/lost-seed.md": {"gardener shoot move": "tests/landscape/test_dead_seed.py"},
     "docs/operations/plants.md": {"": "tests/security/test_plants_at_an_api_server.py"},
     "docs/operations/seed.md": {"gardener seed evacuate": "tests/landscape/test_evacuation.py"},
+    "docs/operations/seed-sets.md": {"": "tests/unit/garden_controllers/test_managed_seed_sets.py"},
     "docs/operations/upgrade.md": {"": "tests/charts/test_rendering.py"},
     "docs/operations/workload-identity.md": {"kubectl create --raw": "tests/unit/subresources/test_tokens.py"},
     "docs/tutorial.md": {"": "tests/landscape/test_tutorial.py"},
