@@ -80,6 +80,16 @@ async def test_a_set_whose_objects_would_be_refused_is_refused(client, path: str
     assert message in await refusal(client, changed(set_of_seeds(), path, value))
 
 
+async def test_the_selector_of_a_set_stays(client):
+    """Another selector would release all replicas, and make as many new ones."""
+    other = {"pool": "other"}
+    new = set_of_seeds(selector={"matchLabels": other})
+    new["spec"]["template"]["metadata"]["labels"] = new["spec"]["shootTemplate"]["metadata"]["labels"] = other
+    new["spec"]["template"]["spec"]["gardenlet"]["config"]["seedConfig"]["metadata"]["labels"] = other
+
+    assert "spec.selector: Invalid value" in await refusal(client, new, set_of_seeds())
+
+
 async def test_the_author_of_a_set_needs_the_rights_for_its_shoots(client, garden):
     """The controller-manager creates the Shoots, and may use all credentials; the author of the set may not."""
     garden.denied.add(("get", "credentialsbindings"))
