@@ -79,6 +79,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "gardener seed show": "tests/landscape/test_seed_deletion.py",
         "gardener seed skip": "tests/unit/cli/test_seed_flow.py",
     },
+    "docs/operations/seed-sets.md": {"": "tests/unit/garden_controllers/test_managed_seed_sets.py"},
     "docs/operations/upgrade.md": {"": "tests/charts/test_rendering.py"},
     "docs/operations/workload-identity.md": {"kubectl create --raw": "tests/unit/subresources/test_tokens.py"},
     "docs/tutorial.md": {"": "tests/landscape/test_tutorial.py"},

@@ -54,10 +54,14 @@ async def _reviewed_shoot(review: Review, manifest: Object, garden: Garden) -> t
 async def _check_managed_seed(review: Review, manifest: Object, shoot: Object, garden: Garden) -> None:
     asked = _creation(review, resources.MANAGED_SEED, manifest)
     managed_seed = ManagedSeed.of(manifest)
-    # A seed of the garden stands for the one that will host the Shoot: the new Seed has the DNS of its host.
     hosts = await garden.list(resources.SEED)
     chosen = shoot["spec"].get("seedName")
     host = next((each for each in hosts if each["metadata"]["name"] == chosen), hosts[0] if hosts else None)
+    if host is not None and not chosen:
+        # A Seed of the garden stands for the one that will host the Shoot. The Shoot gets its networks and its domain
+        # from it, and the new Seed its DNS.
+        placed = {**shoot, "spec": {**shoot["spec"], "seedName": host["metadata"]["name"]}}
+        shoot = await mutate_shoot(_creation(review, resources.SHOOT, placed), garden)
     default_managed_seed(managed_seed, shoot, host)
     refuse_invalid(asked, check_managed_seed(managed_seed, None))
     refuse_forbidden(asked, check_shoot_of(managed_seed, Shoot.of(shoot), [], new=True))

@@ -57,6 +57,16 @@ async def test_a_set_whose_templates_make_valid_objects_is_stored(client):
     assert answer["allowed"], answer
 
 
+async def test_a_template_may_leave_networks_and_domain_to_the_seed_that_will_host_the_shoot(client):
+    """They are not known before the Shoot has a seed: a Seed of the garden stands for it."""
+    wanted = set_of_seeds()
+    del wanted["spec"]["shootTemplate"]["spec"]["dns"]
+    wanted["spec"]["shootTemplate"]["spec"]["networking"] = {"type": "flannel"}
+    answer = await ask(client, "/validate", "CREATE", wanted)
+
+    assert answer["allowed"], answer
+
+
 _SHOOT = "spec.shootTemplate.spec"
 
 
@@ -66,7 +76,7 @@ _SHOOT = "spec.shootTemplate.spec"
         (f"{_SHOOT}.kubernetes.version", "1.20.0", "spec.shootTemplate: its objects would be refused"),
         (f"{_SHOOT}.cloudProfile.name", "none", 'shoots.core.gardener.cloud "pool-0"'),
         (f"{_SHOOT}.credentialsBindingName", "none", "credentialsBindingName"),
-        (f"{_SHOOT}.dns", None, "spec.template: its objects would be refused"),
+        (f"{_SHOOT}.dns", {"providers": [{"type": "unmanaged"}]}, "seedConfig.spec.ingress.domain"),
         (
             f"{_SHOOT}.kubernetes.verticalPodAutoscaler",
             {"enabled": False},
@@ -78,6 +88,16 @@ _SHOOT = "spec.shootTemplate.spec"
 )
 async def test_a_set_whose_objects_would_be_refused_is_refused(client, path: str, value: Any, message: str):
     assert message in await refusal(client, changed(set_of_seeds(), path, value))
+
+
+async def test_the_selector_of_a_set_stays(client):
+    """Another selector would release all replicas, and make as many new ones."""
+    other = {"pool": "other"}
+    new = set_of_seeds(selector={"matchLabels": other})
+    new["spec"]["template"]["metadata"]["labels"] = new["spec"]["shootTemplate"]["metadata"]["labels"] = other
+    new["spec"]["template"]["spec"]["gardenlet"]["config"]["seedConfig"]["metadata"]["labels"] = other
+
+    assert "spec.selector: Invalid value" in await refusal(client, new, set_of_seeds())
 
 
 async def test_the_author_of_a_set_needs_the_rights_for_its_shoots(client, garden):

@@ -324,8 +324,8 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
             "validate.admission.gardener.cloud",
             [
                 *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
-                 *("secretbindings", "shootstates", "backupbuckets", "backupentries", "exposureclasses", "plants"),
-                 *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
+                *("secretbindings", "shootstates", "backupbuckets", "backupentries", "exposureclasses", "plants"),
+                *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
         ),

@@ -13,7 +13,7 @@ from api import constants, resources
 from api.access import CONTROLLER_MANAGERS, OPERATORS
 from kube.cache import Caches
 from kube.client import KubeClient
-from kube.errors import Forbidden
+from kube.errors import Forbidden, Invalid
 from kube.kubeconfig import endpoint_of
 from tests.gardens import PROCESS, ApiServer
 from tests.unit.admission.test_managed_seed_sets import scaler
@@ -280,6 +280,23 @@ class _RefusingClient(KubeClient):
         if obj["kind"] == "Shoot":
             raise Forbidden(403, "Forbidden", "creating Shoot", "quota exceeded")
         return await super().apply_blindly(obj, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"revisionHistoryLimit": 3},
+        {"shootTemplate": {"spec": {"region": "elsewhere"}}},
+        {"replicas": -1},
+        {"updateStrategy": {"type": "OnDelete"}},
+    ],
+    ids=str,
+)
+async def test_the_schema_refuses_changes_that_no_replica_could_follow(world, change):
+    await world.admin.create(managed_seed_set())
+
+    with pytest.raises(Invalid):
+        await world.change({"spec": change})
 
 
 async def test_a_failed_shoot_is_retried_three_times_and_then_waits_for_a_person(world, process):
