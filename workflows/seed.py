@@ -40,8 +40,8 @@ def _flow(request: SeedFlowInput) -> SeedFlow:
     )
 
 
-def bootstrap_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> SeedFlow:
-    """The whole flow; read it from top to bottom. Flows of an earlier version know no placeholders and extensions."""
+def bootstrap_seed_flow(request: SeedFlowInput) -> SeedFlow:
+    """The whole flow; read it from top to bottom."""
     flow = _flow(request)
     add, wait, garden = flow.add, options.wait, options.garden_call
 
@@ -53,14 +53,12 @@ def bootstrap_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> See
     # Components in the seed.
     add(System.deploy_seed_priority_classes, after=["deploy_seed_crds"])
     add(System.deploy_seed_resource_manager, after=["deploy_seed_priority_classes"], **wait(minutes=6))
-    if settings:
-        add(System.deploy_seed_excess_capacity, after=["deploy_seed_priority_classes"])
+    add(System.deploy_seed_excess_capacity, after=["deploy_seed_priority_classes"])
     add(Seeds.deploy_seed_gateway, after=["deploy_seed_resource_manager"], **wait(minutes=15))
     add(Seeds.deploy_seed_ingress_dns, after=["deploy_seed_gateway"], **wait(minutes=15))
 
     # Extensions of the seed itself.
-    if settings:
-        add(Extensions.deploy_seed_extensions, after=["deploy_seed_resource_manager"], **wait(minutes=15))
+    add(Extensions.deploy_seed_extensions, after=["deploy_seed_resource_manager"], **wait(minutes=15))
 
     # Backups.
     add(Seeds.deploy_backup_bucket, after=["deploy_seed_resource_manager"], **wait(minutes=15))
@@ -70,11 +68,8 @@ def bootstrap_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> See
     return flow
 
 
-def delete_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> SeedFlow:
-    """The whole flow; read it from top to bottom. Tasks whose objects do not exist end at once.
-
-    Flows of an earlier version know no placeholders.
-    """
+def delete_seed_flow(request: SeedFlowInput) -> SeedFlow:
+    """The whole flow; read it from top to bottom. Tasks whose objects do not exist end at once."""
     flow = _flow(request)
     add, wait, garden = flow.add, options.wait, options.garden_call
 
@@ -102,10 +97,8 @@ def delete_seed_flow(request: SeedFlowInput, *, settings: bool = True) -> SeedFl
     add(Teardown.delete_seed_gateway, after=["delete_controller_installations"], **wait(minutes=15))
     add(Teardown.delete_seed_secrets, after=["delete_controller_installations"])
     add(System.delete_seed_resource_manager, after=["delete_seed_gateway"], **wait(minutes=6))
-    placeholders = []
-    if settings:
-        placeholders.append(add(System.delete_seed_excess_capacity, after=["wait_seed_unused"]))
-    add(System.delete_seed_priority_classes, after=["delete_seed_resource_manager", *placeholders])
+    add(System.delete_seed_excess_capacity, after=["wait_seed_unused"])
+    add(System.delete_seed_priority_classes, after=["delete_seed_resource_manager", "delete_seed_excess_capacity"])
 
     # Delete kinds and policies, after all their objects.
     add(Teardown.delete_seed_crds, after=EVERYTHING, **wait(minutes=5))
@@ -158,7 +151,7 @@ class BootstrapSeed(SeedOperation):
 
     @workflow.init
     def __init__(self, request: SeedFlowInput) -> None:
-        self.graph = bootstrap_seed_flow(request, settings=workflow.patched("settings-of-seed"))
+        self.graph = bootstrap_seed_flow(request)
 
     @workflow.run
     async def run(self, request: SeedFlowInput) -> FlowOutcome:
@@ -171,7 +164,7 @@ class DeleteSeed(SeedOperation):
 
     @workflow.init
     def __init__(self, request: SeedFlowInput) -> None:
-        self.graph = delete_seed_flow(request, settings=workflow.patched("settings-of-seed"))
+        self.graph = delete_seed_flow(request)
 
     @workflow.run
     async def run(self, request: SeedFlowInput) -> FlowOutcome:

@@ -191,16 +191,16 @@ SEED = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-01-01T00:
 DELETED = SEED.model_copy(update={"operation": OperationType.DELETE})
 
 
-async def seed_with_settings(client: Client) -> None:
-    """A seed is made ready; each task fails once. ``seed_bootstrapped`` is the flow before settings of seeds."""
+async def seed_bootstrapped(client: Client) -> None:
+    """A seed is made ready; each task fails once."""
     async with played(client, GARDEN_QUEUE, [BootstrapSeed]), played(client, seed_queue(SEED.name)):
         await client.execute_workflow(
             BootstrapSeed.run, SeedFlowInput(task=SEED), id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE
         )
 
 
-async def seed_with_settings_deleted(client: Client) -> None:
-    """A deletion fails at its gateway, and is retried. ``seed_deleted`` is the flow before settings of seeds."""
+async def seed_deleted(client: Client) -> None:
+    """A deletion fails at its gateway, and is retried."""
     attempt, failing = Attempt(), {"delete_seed_gateway"}
     async with played(client, GARDEN_QUEUE, [DeleteSeed]), played(client, seed_queue(SEED.name), failing=failing):
         try:
@@ -233,7 +233,7 @@ def played(client: Client, queue: str, workflows: Sequence[type] = (), *, failin
 
 
 OTHERS: dict[str, Callable[[Client], Awaitable[None]]] = {
-    each.__name__: each for each in (seed_with_settings, seed_with_settings_deleted)
+    each.__name__: each for each in (seed_bootstrapped, seed_deleted)
 }
 
 
