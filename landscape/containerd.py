@@ -212,6 +212,7 @@ async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]
         if await asyncio.to_thread(target.is_dir):
             os.utime(target)
             return target, []
+        await asyncio.to_thread(_remove_scratch, role)
         older = await asyncio.to_thread(_oldest_first, role)
         scratch = Path(tempfile.mkdtemp(prefix=f".{role}-", dir=_PREPARED))
         root = scratch / "root"
@@ -224,8 +225,16 @@ async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, True)
         for path in older[:-_KEPT_ROOTS]:
-            await asyncio.to_thread(shutil.rmtree, path, True)
+            # A root of which only a part is left must not look like a whole one: an ``up`` may be killed meanwhile.
+            await asyncio.to_thread(path.rename, _PREPARED / f".{path.name}")
+        await asyncio.to_thread(_remove_scratch, role)
     return target, changed
+
+
+def _remove_scratch(role: str) -> None:
+    """Remove what interrupted runs have left. Only the holder of the role's lock may do it."""
+    for path in _PREPARED.glob(f".{role}-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _oldest_first(role: str) -> list[Path]:

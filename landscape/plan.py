@@ -300,7 +300,7 @@ class Plan:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Names of what may lose its power: the seeds, and the nodes of zonal ones."""
+        """Names of all that can be switched off: the seeds, and the nodes of zonal ones."""
         nodes = (node.name for seed in self.seeds if seed.is_zonal for node in seed.nodes)
         return (*SEEDS, *nodes)
 

@@ -1,4 +1,4 @@
-"""What the gardenlet deploys for the seed itself, on a landscape: resource manager and placeholders."""
+"""Components that the gardenlet deploys for the seed itself, on a landscape: resource manager and placeholders."""
 
 import base64
 import json

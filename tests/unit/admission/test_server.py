@@ -160,9 +160,10 @@ async def test_deletions_need_confirmation(client, kind):
 
 
 async def test_a_seed_with_shoots_cannot_be_deleted(client, garden):
-    assert (await ask(client, "/validate", "DELETE", None, SEED))["allowed"]
+    seed = changed(SEED, "metadata.uid", "5eed")
+    assert (await ask(client, "/validate", "DELETE", None, seed))["allowed"]
     garden.objects.append(changed(SHOOT, "spec.seedName", "seed-1"))
-    response = await ask(client, "/validate", "DELETE", None, SEED)
+    response = await ask(client, "/validate", "DELETE", None, seed)
     assert "garden-local/demo" in response["status"]["message"]
 
 
@@ -323,8 +324,8 @@ def test_the_rules_of_the_webhooks_name_the_kinds_that_have_handlers():
         (
             "validate.admission.gardener.cloud",
             [
-                *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "quotas"),
-                *("secretbindings", "shootstates", "backupbuckets", "backupentries", "exposureclasses", "plants"),
+                *("shoots", "projects", "seeds", "cloudprofiles", "namespacedcloudprofiles", "exposureclasses"),
+                *("quotas", "secretbindings", "shootstates", "backupbuckets", "backupentries", "plants"),
                 *("controllerdeployments", "controllerregistrations", "controllerinstallations"),
             ],
             ["CREATE", "UPDATE", "DELETE"],
