@@ -463,49 +463,6 @@ async def test_an_extension_reads_the_shoots_of_its_seed_and_writes_its_leases(a
     assert await ask(authorizer, question, **extension()) == {"allowed": True}
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        f"get shoots.{CORE} garden-local/other",
-        f"list shoots.{CORE}",
-        f"patch shoots.{CORE}/status garden-local/demo",
-        f"get controllerinstallations.{CORE} /notes-theirs",
-        f"patch controllerinstallations.{CORE}/status /notes-mine",
-        f"patch seeds.{CORE}/status /seed-1",
-        f"get internalsecrets.{CORE} garden-local/demo.ca-client",
-        f"get shootstates.{CORE} garden-local/demo",
-        "get secrets garden/backup-seed-1",
-        "get secrets garden/pull",
-        "get secrets team/cloud-demo",
-        "get secrets garden-local/demo.ssh-keypair",
-        "create serviceaccounts/token seed-seed-1/extension-notes-mine",
-        "get configmaps garden-local/demo.ca-cluster",
-        f"create {LEASES} gardener-system-seed-lease/",
-        f"patch {LEASES} gardener-system-seed-lease/seed-1",
-        f"patch {LEASES} seed-seed-1/extension-other",
-        f"patch {LEASES} seed-seed-2/extension-notes-mine",
-    ],
-)
-async def test_an_extension_has_none_of_the_gardenlets_other_rights(authorizer, question):
-    """The author of an extension is trusted with its kinds in the seed, not with the Secrets of Shoots."""
-    assert not (await ask(authorizer, question, **extension()))["allowed"]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        extension("seed-2"),
-        extension(installation="notes-theirs"),
-        extension(installation="never-installed"),
-        {**extension(), "groups": ["system:authenticated"]},
-        {**extension(), "user": "system:serviceaccount:garden-local:extension-notes-mine"},
-    ],
-)
-async def test_an_account_without_an_installation_in_its_seed_has_no_rights(authorizer, spec):
-    """A tenant may name a ServiceAccount as he likes; a removed extension may still have a valid token."""
-    assert not (await ask(authorizer, f"get shoots.{CORE} garden-local/demo", **spec))["allowed"]
-
-
 def test_a_gardenlet_may_write_all_that_activities_publish():
     found = {
         resources.SECRET: {secrets.SSH_KEYPAIR, f"{secrets.SSH_KEYPAIR}.old", observability._SUFFIX},
