@@ -161,6 +161,7 @@ async def test_deletions_need_confirmation(client, kind):
 
 async def test_a_seed_with_shoots_cannot_be_deleted(client, garden):
     seed = changed(SEED, "metadata.uid", "5eed")
+    garden.objects[garden.objects.index(SEED)] = seed
     assert (await ask(client, "/validate", "DELETE", None, seed))["allowed"]
     garden.objects.append(changed(SHOOT, "spec.seedName", "seed-1"))
     response = await ask(client, "/validate", "DELETE", None, seed)
