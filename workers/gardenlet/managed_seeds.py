@@ -1,7 +1,7 @@
 """Makes Shoots of this seed seeds of their own: deploys a gardenlet into the Shoot of each ManagedSeed.
 
 The gardenlet stores nothing, and no step waits: each reconciliation compares the objects of the garden and of the
-Shoot with the wanted ones (docs/decisions/0019). The garden makes the identity of the new gardenlet, and deletes the
+Shoot with the wanted ones (docs/decisions/0020). The garden makes the identity of the new gardenlet, and deletes the
 Seed of a ManagedSeed that is deleted (``workers.controller_manager.managed_seeds``). Source: Gardener
 docs/concepts/gardenlet.md, "ManagedSeed controller"; spec/api-core.md 8.
 """
