@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, 
 
 SEED, OTHER = "seed-2", "seed-1"
 _READY_SECONDS = 120.0
+_OF_THE_GARDENLET = ("gardenlet-kubeconfig", "gardener.cloud:gardenlet-ownership")
+"""Names of objects that a gardenlet keeps while it runs, also without a Seed."""
 _GONE_SECONDS = 240.0
 _LAST_KILL = 60
 """Percent of the flow. A gardenlet that starts after the end of the flow would register its Seed again."""
@@ -88,7 +90,7 @@ class Seed:
         columns = "custom-columns=:.kind,:.metadata.name"
         kinds = "pods,deployments,services,secrets,configmaps,roles,rolebindings,serviceaccounts"
         listed = self.landscape.kubectl(SEED, "-n", "garden", "get", kinds, "--no-headers", "-o", columns)
-        kept = {"default", "kube-root-ca.crt"}
+        kept = {"default", "kube-root-ca.crt", *_OF_THE_GARDENLET}
         return found + [" ".join(row) for row in map(str.split, listed.splitlines()) if row[1] not in kept]
 
     def bucket(self) -> list[str]:
