@@ -27,6 +27,7 @@ KINDS = {
         resources.SEED,
         resources.PROJECT,
         resources.NAMESPACED_CLOUD_PROFILE,
+        resources.NAMESPACE,
         resources.SECRET,
         resources.CONTROLLER_DEPLOYMENT,
         resources.CONTROLLER_INSTALLATION,
