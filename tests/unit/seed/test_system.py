@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
 from activities.seed.system import SeedSystemActivities
+from api import resources
 from api.contracts.operations import SeedTask
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
@@ -16,6 +17,7 @@ from tests.unit.kube.waiting import until
 
 TASK = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-11-21T10:00:00.000000Z")
 DEPLOYMENTS, NODES = "/apis/apps/v1/deployments", "/api/v1/nodes"
+KIND = "managedresources.resources.gardener.cloud"
 MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 CLUSTER_ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 NAME = "gardener-resource-manager"
@@ -100,6 +102,7 @@ async def test_a_resource_manager_of_the_former_chart_is_named_with_its_release(
 async def test_the_resource_manager_stays_until_the_last_managed_resource_of_the_seed_is_gone(seed: Seed) -> None:
     """It alone removes their finalizers. ManagedResources of shoots have resource managers of their own."""
     await deployed(seed)
+    seed.server.put(resources.CUSTOM_RESOURCE_DEFINITION.path(), {"metadata": {"name": KIND}})
     for name, spec in (("ours", {"class": "seed"}), ("of-a-shoot", {})):
         seed.server.put(MANAGED_RESOURCES, {"metadata": {"name": name}, "spec": spec}, "shoot--a--b")
 

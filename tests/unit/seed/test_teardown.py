@@ -14,11 +14,13 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
 from api import resources
-from api.constants import CONFIRMATION_DELETION
+from api.constants import CONFIRMATION_DELETION, TIMESTAMP
 from api.contracts.flows import SeedFlowInput
 from api.contracts.operations import OperationType, SeedTask, seed_queue
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
+from tests.unit.kube.waiting import until
+from workers.gardenlet.backup_buckets import BackupBucketController
 from workers.lib import registry
 from workflows.flow import activity_name
 from workflows.seed import bootstrap_seed_flow, delete_seed_flow
@@ -27,6 +29,7 @@ TRIGGER = "2026-11-21T10:00:00.000000Z"
 BOOTSTRAP = SeedTask(name="seed-1", uid="5eed", generation=1, trigger=TRIGGER)
 DELETE = BOOTSTRAP.model_copy(update={"operation": OperationType.DELETE, "trigger": "2026-11-21T11:00:00.000000Z"})
 SEEDS, SECRETS, NAMESPACES = resources.SEED.path(), "/api/v1/secrets", "/api/v1/namespaces"
+BUCKETS = resources.CORE_BACKUP_BUCKET.path()
 CRDS = resources.CUSTOM_RESOURCE_DEFINITION.path()
 EXTENSIONS = {each.path() for each in (resources.DNS_RECORD, resources.BACKUP_BUCKET, resources.EXTENSION)}
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -80,7 +83,8 @@ class Cluster(ApiServer):
             assert metadata["annotations"][CONFIRMATION_DELETION] == "true"
             self.change(path, name, namespace, {"metadata": {"finalizers": None}})
         elif path in EXTENSIONS and "gardener.cloud/operation" in metadata.get("annotations", {}):
-            operation = {"type": "Reconcile", "state": "Succeeded", "lastUpdateTime": TRIGGER}
+            asked = metadata["annotations"].get(TIMESTAMP, TRIGGER)
+            operation = {"type": "Reconcile", "state": "Succeeded", "lastUpdateTime": asked}
             done = {"observedGeneration": metadata["generation"], "lastOperation": operation}
             heard = {"annotations": {"gardener.cloud/operation": None}, "finalizers": ["of-its-controller"]}
             self.change(path, name, namespace, {"metadata": heard, "status": done})
@@ -95,9 +99,16 @@ class World:
         """Run the gardenlet's tasks of an operation, in their order."""
         build = delete_seed_flow if task.operation is OperationType.DELETE else bootstrap_seed_flow
         for name, queue in build(SeedFlowInput(task=task)).activities.items():
-            if queue != seed_queue(task.name):
-                continue
-            await self._killed(name, task) if killed else await self.once(name, task)
+            if name == "delete_garden_backup_bucket":
+                await self._delete_bucket()
+            elif queue == seed_queue(task.name):
+                await self._killed(name, task) if killed else await self.once(name, task)
+
+    async def _delete_bucket(self) -> None:
+        """Delete the garden's BackupBucket, as a task of the garden does."""
+        if self.garden.find(BUCKETS, BOOTSTRAP.uid):
+            self.garden.change(BUCKETS, BOOTSTRAP.uid, None, {"metadata": {"deletionTimestamp": TRIGGER}})
+        await until(lambda: not self.garden.find(BUCKETS, BOOTSTRAP.uid))
 
     async def once(self, name: str, task: SeedTask) -> None:
         """Run one activity in a process of its own, whose caches are empty."""
@@ -138,11 +149,15 @@ async def world() -> AsyncIterator[World]:
         seed.put(SECRETS, {"metadata": {"name": "of-an-operator"}}, "garden")
         garden.put(SEEDS, {"metadata": {"name": "seed-1", "uid": "5eed"}, "spec": SPEC})
         garden.put(SECRETS, {"metadata": {"name": "credentials"}, "data": {"key": "dGVzdA=="}}, "garden")
-        controllers = asyncio.create_task(seed.control())
-        yield World(garden, seed)
-        controllers.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await controllers
+        async with garden.client() as of_garden, seed.client() as of_seed:
+            clusters = Clusters(of_garden, of_seed, "seed-1")
+            buckets = BackupBucketController(clusters)
+            controllers = [asyncio.create_task(each) for each in (seed.control(), buckets.run())]
+            yield World(garden, seed)
+            for each in controllers:
+                each.cancel()
+            await asyncio.gather(*controllers, return_exceptions=True)
+            await clusters.close()
 
 
 def shape(objects: dict[Any, Any]) -> dict[Any, Any]:
