@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from activities.clusters import Clusters
+from activities.seed.extension_kinds import IN_NAMESPACE
 from api import resources
 from api.decisions.conditions import Operation, merge
 from api.decisions.installations import required
@@ -19,19 +20,7 @@ from kube.controller import Controller
 from kube.edit import edit
 from workers.gardenlet.garden_caches import BY_REGISTRATION, installations_here, registration_of
 
-KINDS: tuple[Resource, ...] = (
-    resources.BACKUP_BUCKET,
-    resources.BACKUP_ENTRY,
-    resources.BASTION,
-    resources.CONTAINER_RUNTIME,
-    resources.CONTROL_PLANE,
-    resources.DNS_RECORD,
-    resources.EXTENSION,
-    resources.INFRASTRUCTURE,
-    resources.NETWORK,
-    resources.OPERATING_SYSTEM_CONFIG,
-    resources.WORKER,
-)
+KINDS: tuple[Resource, ...] = (resources.BACKUP_BUCKET, resources.BACKUP_ENTRY, *IN_NAMESPACE)
 """All kinds of extension objects."""
 _SETTLED = Operation("Reconcile", "Succeeded")
 _BY_TYPE, _BY_PAIR = "type", "kinds and types"
