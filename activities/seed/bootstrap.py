@@ -13,12 +13,11 @@ from temporalio.exceptions import ApplicationError
 from activities.clusters import Clusters
 from activities.components import gateway
 from activities.errors import transient
-from activities.garden.credentials import seed_credentials
 from activities.garden.seed_status import write_seed_status
 from activities.heartbeat import heartbeating
 from activities.seed import extension_objects as extension
 from activities.seed.backups import backup_buckets_of
-from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, ExtensionAccess, shared_by_seed
+from activities.seed.extension_access import INGRESS_DNS_SECRET, ExtensionAccess
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
@@ -206,8 +205,7 @@ class SeedActivities:
             or any(live["spec"].get(field) != spec[field] for field in _FIXED_DNS_FIELDS)
         ):
             await self._delete_ingress_dns(task)
-        await self._copy_secret(provider["credentialsRef"], INGRESS_DNS_SECRET)
-        await self._share(seed, INGRESS_DNS_SECRET)
+        await ExtensionAccess(self._clusters).hand_over(seed, INGRESS_DNS_SECRET, provider["credentialsRef"])
         wanted = ExtensionObject(resources.DNS_RECORD, INGRESS_DNS, GARDEN_NAMESPACE, spec)
         await extension.apply_extension(self._clusters.seed, wanted, task.trigger)
         await extension.wait_extension_ready(
@@ -237,8 +235,6 @@ class SeedActivities:
         if not backup:
             return TaskResult(note="no backup")
         reference = backup["credentialsRef"]
-        await self._copy_secret(reference, BACKUP_SECRET)
-        await self._share(seed, BACKUP_SECRET)
         region = backup.get("region") or seed["spec"]["provider"]["region"]
         settings = {"providerConfig": backup["providerConfig"]} if backup.get("providerConfig") else {}
         await self._clusters.garden.apply(
@@ -275,26 +271,6 @@ class SeedActivities:
         trigger = await extension.asked_at(self._clusters.seed, *bucket)
         await extension.wait_extension_ready(self._clusters.seed_caches, *bucket, BACKUP_ENTRY.wait, trigger=trigger)
         return TaskResult(note=f"bucket {task.uid}")
-
-    async def _share(self, seed: dict[str, Any], secret_name: str) -> None:
-        """Allow the responsible extensions to read a Secret before an extension object names it."""
-        for each in shared_by_seed(seed):
-            if each.name == secret_name:
-                await ExtensionAccess(self._clusters).share(each)
-
-    async def _copy_secret(self, reference: dict[str, Any], name: str) -> None:
-        """Copy a Secret from the garden into namespace ``garden`` of the seed, where extensions read it."""
-        source = await seed_credentials(self._clusters.garden, self._clusters.seed_name, reference)
-        await self._clusters.seed.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": name, "namespace": GARDEN_NAMESPACE},
-                "type": "Opaque",
-                "data": source.get("data", {}),
-            },
-            manager=MANAGER,
-        )
 
 
 def _operation_type(status: dict[str, Any]) -> str:

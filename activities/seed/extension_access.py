@@ -19,10 +19,12 @@ from typing import Any
 from activities.clusters import Clusters
 from activities.components import base
 from activities.components.base import Manifest
+from activities.garden.credentials import seed_credentials
 from activities.seed.extension_objects import MANAGER
 from api import resources
 from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, GARDEN_NAMESPACE
 from api.decisions.registrations import responsible
+from api.resources import Object
 from kube.cache import Cache
 
 log = logging.getLogger(__name__)
@@ -157,6 +159,21 @@ class ExtensionAccess:
         subjects = [base.account(*each) for each in accounts]
         await seed.apply(base.role(name, GARDEN_NAMESPACE, secret.rules), manager=MANAGER)
         await seed.apply(base.binding(name, subjects, role=name, namespace=GARDEN_NAMESPACE), manager=MANAGER)
+
+    async def hand_over(self, seed: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> Object:
+        """Copy a Secret of the garden into the seed's namespace ``garden``, and let the responsible extensions read it.
+
+        ``seed``: the Seed, whose extension objects name the copy. A second run writes the same. Raises NotFound if the
+        garden has no such Secret.
+        """
+        source = await seed_credentials(self._clusters.garden, self._clusters.seed_name, reference)
+        metadata = {"name": name, "namespace": GARDEN_NAMESPACE}
+        copy = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
+        made = await self._clusters.seed.apply({**copy, "data": source.get("data") or {}}, manager=MANAGER)
+        for each in shared_by_seed(seed):
+            if each.name == name:
+                await self.share(each)
+        return made
 
     async def unshare(self, secret_name: str) -> None:
         """Revoke the rights of all extensions on a Secret."""

@@ -141,7 +141,7 @@ class MigrationActivities:
         run reads it from the source BackupEntry of the first one. A source that has not handed its backups over is
         lost: the source BackupEntry is annotated with that.
 
-        The key for the bucket is the one that the source's etcd has, with rights to the Shoot's own backups only.
+        The destination gets the key of the source's etcd, which has rights to the Shoot's own backups only.
 
         Raises:
             ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the source has not published that key.

@@ -58,8 +58,8 @@ async def _check_managed_seed(review: Review, manifest: Object, shoot: Object, g
     chosen = shoot["spec"].get("seedName")
     host = next((each for each in hosts if each["metadata"]["name"] == chosen), hosts[0] if hosts else None)
     if host is not None and not chosen:
-        # A Seed of the garden stands for the one that will host the Shoot. The Shoot gets its networks and its domain
-        # from it, and the new Seed its DNS.
+        # The review takes any Seed of the garden as the later host of the Shoot. The Shoot gets its networks and its
+        # domain from it, and the new Seed its DNS.
         placed = {**shoot, "spec": {**shoot["spec"], "seedName": host["metadata"]["name"]}}
         shoot = await mutate_shoot(_creation(review, resources.SHOOT, placed), garden)
     default_managed_seed(managed_seed, shoot, host)

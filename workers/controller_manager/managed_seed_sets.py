@@ -304,7 +304,7 @@ class ManagedSeedSetReconciler:
 
     async def _apply(self, found: Object, manifest: Object, live: ObjectView | None) -> None:
         metadata = {**manifest["metadata"], "ownerReferences": [controller_reference(found)]}
-        # An object that is changed must still be the one that was read; a new one has no uid yet.
+        # A change names the uid of the object that was read. A creation names none.
         metadata |= {"uid": live["metadata"]["uid"]} if live is not None else {}
         await self._client.apply_blindly({**manifest, "metadata": metadata}, manager=MANAGER)
 

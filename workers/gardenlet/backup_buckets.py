@@ -14,10 +14,9 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
 from activities.errors import transient
-from activities.garden.credentials import seed_credentials
 from activities.seed import extension_objects as extension
 from activities.seed.backups import backup_bucket_spec, backup_buckets_of
-from activities.seed.extension_access import BACKUP_SECRET, ExtensionAccess, shared_by_seed
+from activities.seed.extension_access import BACKUP_SECRET, ExtensionAccess
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.retention import is_marked
 from api import resources
@@ -103,20 +102,15 @@ class BackupBucketController:
 
     async def _copy_secret(self, reference: Mapping[str, Any]) -> Object:
         """Copy the credentials into namespace ``garden`` of the seed, and let the responsible extensions read them."""
+        seed = self._seeds.get(self._clusters.seed_name)
+        if seed is None:
+            raise transient("NotReady", f"Seed {self._clusters.seed_name} is not registered yet")
         try:
-            source = await seed_credentials(self._clusters.garden, self._clusters.seed_name, reference)
+            return await ExtensionAccess(self._clusters).hand_over(seed, BACKUP_SECRET, reference)
         except NotFound:
             place = f"{reference['namespace']}/{reference['name']}"
             code = ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM
             raise transient(code, f"Secret {place} of the garden does not exist: write it again") from None
-        metadata = {"name": BACKUP_SECRET, "namespace": GARDEN_NAMESPACE}
-        copy = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
-        made = await self._clusters.seed.apply({**copy, "data": source.get("data") or {}}, manager=MANAGER)
-        seed = self._seeds.get(self._clusters.seed_name)
-        for each in shared_by_seed(seed) if seed else ():
-            if each.name == BACKUP_SECRET:
-                await ExtensionAccess(self._clusters).share(each)
-        return made
 
     async def _publish(self, bucket: Object, reference: Mapping[str, str] | None) -> dict[str, str] | None:
         """Copy the Secret that the extension has made into the garden; returns its place there, None without one."""

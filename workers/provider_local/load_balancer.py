@@ -58,7 +58,7 @@ class LoadBalancerController:
         return [{"ip": address, "ipMode": "VIP"}] if address else []
 
     def _further_address(self, key: Key) -> str | None:
-        """Address of a further gateway: the one that it has, or else the first that no other gateway has."""
+        """Address of a further gateway: its present address, or else the first free one."""
         live = {key_of(each): each for each in self._services.list()}
         held: dict[Key, str] = {each: _ingress(service)[0]["ip"] for each, service in live.items() if _ingress(service)}
         held |= {each: address for each, address in self._given.items() if each in live}
