@@ -105,25 +105,38 @@ def managed_resource_classes() -> list[dict[str, Any]]:
 
     A seed's resource manager applies the ManagedResources of its class in all namespaces, with all rights on the seed.
     An extension writes ManagedResources in control planes to bring objects into the shoot, and these have no class.
+    The writer must be able to create Secrets in the namespace, too: otherwise an extension that has a single Secret of
+    namespace ``garden`` could bring objects into the whole seed by a ManagedResource that names this Secret.
     """
     everywhere = "authorizer.group('resources.gardener.cloud').resource('managedresources').check('create').allowed()"
+    secrets = "authorizer.group('').resource('secrets').namespace(request.namespace).check('create').allowed()"
     rule = {
         "apiGroups": ["resources.gardener.cloud"],
         "apiVersions": ["*"],
         "operations": ["CREATE", "UPDATE"],
         "resources": ["managedresources"],
     }
+    classes = " || ".join(
+        f"({each} != null && has({each}.spec.class) && {each}.spec.class != '')" for each in ("object", "oldObject")
+    )
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "has-a-class", "expression": "has(object.spec.class) && object.spec.class != ''"}],
+        # The class of the old object counts, too: the resource manager deletes the objects of a class that is removed.
+        "matchConditions": [{"name": "has-a-class", "expression": classes}],
         "validations": [
             {
                 "expression": everywhere,
                 "message": "ManagedResource of a class: only an identity that may create ManagedResources in all"
                 " namespaces may write it",
                 "reason": "Forbidden",
-            }
+            },
+            {
+                "expression": secrets,
+                "message": "ManagedResource of a class: only an identity that may create Secrets in its namespace may"
+                " write it",
+                "reason": "Forbidden",
+            },
         ],
     }
     return _with_binding("managed-resource-classes.gardener.cloud", spec)

@@ -126,7 +126,8 @@ def _seed_config() -> Manifest:
         "controllers": {
             "clusterID": "<default>",
             "resourceClass": SEED_CLASS,
-            "managedResource": {"syncPeriod": "1h"},
+            # Extensions write Secrets of control planes, and would otherwise have all rights of the resource manager.
+            "managedResource": {"syncPeriod": "1h", "trustedNamespaces": [GARDEN_NAMESPACE]},
             "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
         },
         "leaderElection": {"leaderElect": True, "resourceNamespace": GARDEN_NAMESPACE},

@@ -161,3 +161,30 @@ async def test_an_extension_labels_a_role_that_is_stronger_than_itself_and_is_re
             await seed.extension.patch(
                 resources.CLUSTER_ROLE, name, None, {"metadata": {"labels": {EXTENSION_ROLE: "intruder"}}}
             )
+
+
+@pytest.mark.attack(actor="T4", asset="A2", finding=39)
+async def test_an_extension_that_writes_managed_resources_everywhere_brings_none_of_a_class_into_namespace_garden(
+    seed: Seed,
+) -> None:
+    """It has one Secret there, that of a backup bucket. It can also not remove the class of a ManagedResource there."""
+    rules = [{"apiGroups": ["resources.gardener.cloud"], "resources": ["managedresources"], "verbs": ["*"]}]
+    reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "everywhere"}
+    subjects = [{"apiGroup": RBAC, "kind": "User", "name": ACCOUNT}]
+    of_operator = managed_resource("garden", **{"class": "seed"})
+    for each in (
+        _object(f"{RBAC}/v1", "ClusterRole", "everywhere", None, rules=rules),
+        _object(f"{RBAC}/v1", "ClusterRoleBinding", "everywhere", None, roleRef=reference, subjects=subjects),
+        of_operator,
+    ):
+        await seed.admin.apply(each, manager="test")
+    await until(functools.partial(seed.may, "list", resources.MANAGED_RESOURCE))
+
+    await seed.extension.apply(secret(GENERATED, "garden"), manager="test")
+    metadata = {**of_operator["metadata"], "name": "of-bucket"}
+    spec = {"class": "seed", "secretRefs": [{"name": GENERATED}]}
+    with pytest.raises(Forbidden, match="may create Secrets in its namespace"):
+        await seed.extension.apply_blindly({**of_operator, "metadata": metadata, "spec": spec}, manager="test")
+    with pytest.raises(Forbidden, match="may create Secrets in its namespace"):
+        await seed.extension.patch(resources.MANAGED_RESOURCE, "intruder", "garden", {"spec": {"class": None}})
+    await seed.extension.apply(managed_resource(CONTROL_PLANE, **{"class": "seed"}), manager="test")

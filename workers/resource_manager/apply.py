@@ -132,9 +132,17 @@ class Applier:
         )
 
     async def delete(
-        self, reference: Reference, *, delete_claims: bool = False, keep_collectable: bool = False
+        self,
+        reference: Reference,
+        *,
+        delete_claims: bool = False,
+        keep_collectable: bool = False,
+        origin: str | None = None,
     ) -> str | None:
-        """Request an object's deletion. Returns why the object still exists, None if it is gone or to be kept."""
+        """Request an object's deletion. Returns why the object still exists, None if it is gone or to be kept.
+
+        ``origin``: keep an object that has another origin. None: delete it, whatever its origin is.
+        """
         namespace = reference.namespace or None
         try:
             resource = await self._target.resource_for(reference.api_version, reference.kind)
@@ -142,6 +150,9 @@ class Applier:
             return None
         live = await self._target.find(resource, reference.name, namespace)
         if live is None or self._kept(live, keep_collectable):
+            return None
+        if origin is not None and annotation(live, names.ORIGIN) != origin:
+            _log.warning("%s stays: it is in the status of a ManagedResource that did not apply it", reference)
             return None
         metadata = live["metadata"]
         if not metadata.get("deletionTimestamp"):

@@ -44,6 +44,9 @@ class ManagedResourceController(ApiModel):
     """Period in which all objects are applied again, also if nothing has changed."""
     managed_by_label_value: str = "gardener"
     """Value of label ``resources.gardener.cloud/managed-by`` on all objects; health watches select by it."""
+    trusted_namespaces: tuple[str, ...] | None = None
+    """Namespaces whose ManagedResources may hold all objects of the target cluster. A ManagedResource of another
+    namespace may hold objects of this namespace alone. None: all namespaces are trusted."""
 
 
 class HealthController(ApiModel):

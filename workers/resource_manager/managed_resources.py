@@ -246,6 +246,8 @@ class ManagedResourceController:
         spec = managed_resource["spec"]
         equivalences = Equivalences(spec.get("equivalences") or ())
         objects = await self._objects_of(managed_resource, documents)
+        if outside := self._outside(managed_resource, objects):
+            return await self._refuse(managed_resource, outside)
         ours = [obj for obj in objects if annotation(obj, names.MODE) != names.MODE_IGNORE]
         released = {
             equivalences.identity(Reference.of(obj))
@@ -325,6 +327,34 @@ class ManagedResourceController:
             )
         return objects
 
+    def _is_confined(self, managed_resource: Object) -> bool:
+        """Whether a ManagedResource may hold objects of its own namespace alone."""
+        trusted = self._config.managed_resource.trusted_namespaces
+        return trusted is not None and managed_resource["metadata"]["namespace"] not in trusted
+
+    def _outside(self, managed_resource: Object, objects: Iterable[Object]) -> list[Reference]:
+        """Objects that a confined ManagedResource must not hold, also those without a namespace."""
+        if not self._is_confined(managed_resource):
+            return []
+        own = managed_resource["metadata"]["namespace"]
+        return [each for each in map(Reference.of, objects) if each.namespace != own]
+
+    async def _refuse(self, managed_resource: Object, outside: list[Reference]) -> Object:
+        """Apply no object of a ManagedResource that holds objects outside its namespace, and report them.
+
+        The ManagedResource is reconciled again when it or one of its Secrets changes.
+        """
+        metadata = managed_resource["metadata"]
+        trusted = " or ".join(self._config.managed_resource.trusted_namespaces or ())
+        message = (
+            f"Could not apply all new resources: {', '.join(map(str, outside))}: a ManagedResource of namespace"
+            f" {metadata['namespace']} may hold only objects of this namespace. Write other objects by a"
+            f" ManagedResource in namespace {trusted}, for example by the chart of the extension."
+        )
+        return await self._report(
+            managed_resource, _applied("False", "ApplyFailed", message), observedGeneration=metadata["generation"]
+        )
+
     async def _announce(self, managed_resource: Object) -> Object:
         """Write into the conditions that the objects are about to change, and that their health is not known yet."""
         pending = "ChecksPending", "The health checks have not yet been executed for the current set of resources."
@@ -386,12 +416,18 @@ class ManagedResourceController:
     async def _delete_all(
         self, references: Iterable[Reference], managed_resource: Object
     ) -> tuple[list[str], list[str]]:
-        """Request deletions in parallel; returns texts on those that are pending, and on those that were refused."""
+        """Request deletions in parallel; returns texts on those that are pending, and on those that were refused.
+
+        Extensions may be able to write the status. So an object outside the namespace of a confined ManagedResource is
+        deleted only if its origin says that the resource manager has applied it for this ManagedResource.
+        """
+        own = managed_resource["metadata"]["namespace"] if self._is_confined(managed_resource) else None
 
         async def delete(reference: Reference) -> tuple[str | None, str | None]:
             try:
                 pending = await self._applier.delete(
                     reference,
+                    origin=self._origin(managed_resource) if own and reference.namespace != own else None,
                     delete_claims=bool(managed_resource["spec"].get("deletePersistentVolumeClaims")),
                     keep_collectable=self._config.garbage_collector.enabled,
                 )

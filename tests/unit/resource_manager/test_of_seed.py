@@ -35,12 +35,13 @@ pytestmark = [
 
 GARDENLET = "gardenlet"
 MANAGER = "system:serviceaccount:garden:gardener-resource-manager"
+EXTENSION = "system:serviceaccount:extension-a:a"
 Object = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) -> Iterator[ApiServer]:
-    made = ApiServer(tmp_path_factory.mktemp("seed"), {GARDENLET: "", MANAGER: ""})
+    made = ApiServer(tmp_path_factory.mktemp("seed"), {GARDENLET: "", MANAGER: "", EXTENSION: ""})
     with made.running():
         asyncio.run(_prepared(made))
         yield made
@@ -185,9 +186,9 @@ async def test_an_extension_gets_roles_with_rights_that_the_resource_manager_lac
         "subjects": [{"kind": "ServiceAccount", "name": "b", "namespace": "extension-b"}],
     }
 
-    await write(admin, "extension-b", role, binding, **{"class": "seed"})
+    await write(admin, "garden", role, binding, **{"class": "seed"})
 
-    await applied(admin, "extension-b")
+    await applied(admin, "garden")
 
 
 async def test_the_resource_manager_acts_as_no_other_identity(server: ApiServer) -> None:
