@@ -10,6 +10,9 @@ from landscape.processes import start_time, stop
 _ROOT = Path("/sys/fs/cgroup")
 _LEAF = "init"
 """Child cgroup for the container's own processes; container engines find them by process, not by name."""
+SHARES = 8 * 1024
+"""Weight of all pods of a node when processes wait for the CPUs. A process outside all cgroups has 1024, and ``up``
+runs dozens of these while the pods of control planes serve. In version 2 such processes have a cgroup of their own."""
 
 
 def create(cgroup: str, root: Path = _ROOT) -> None:
@@ -30,6 +33,8 @@ def create(cgroup: str, root: Path = _ROOT) -> None:
         if (hierarchy / "cpuset.cpus").exists():  # empty in a new cpuset: nothing could run in it
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (directory / file).write_text((hierarchy / file).read_text())
+        if (hierarchy / "cpu.shares").exists():
+            (directory / "cpu.shares").write_text(str(SHARES))
 
 
 def _clear(root: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from landscape import (
     binaries,
+    cgroups,
     cloud,
     containerd,
     dns,
@@ -99,6 +100,8 @@ async def up(
         if authentication:
             logins.trust(plan, authentication)
         plan.save()
+        for node in (node for cluster in plan.clusters for node in cluster.nodes):
+            cgroups.create(node.cgroup)  # also the nodes of an earlier version, before this one needs the CPUs
         runtime_distributions()  # before any thread
         # Make Debian trees while the first ``up`` compiles: debootstrap mostly waits for dpkg.
         trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))

@@ -61,13 +61,17 @@ class Authority:
     def issue(
         self, file_name: str, common_name: str, organizations: Sequence[str] = (), names: Sequence[str] = ()
     ) -> KeyPair:
-        """Issue a certificate for a client; with ``names`` (DNS names or IP addresses) also for a server."""
+        """Issue a certificate for a client; with ``names`` (DNS names or IP addresses) also for a server.
+
+        A certificate that is there is kept, unless it has another subject or other names: a newer version may need
+        other groups than the version that made the landscape.
+        """
         files = KeyPair(self.directory / f"{file_name}.crt", self.directory / f"{file_name}.key")
-        if files.certificate.exists():
-            return files
-        key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        if files.certificate.exists() and _content(files) == (subject, {_general_name(name) for name in names}):
+            return files
+        key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(subject, self._certificate.subject, key.public_key())
         if names:
@@ -214,6 +218,16 @@ def _key_usage(*, ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _content(files: KeyPair) -> tuple[x509.Name, set[x509.GeneralName]]:
+    """Subject and names of a certificate."""
+    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return certificate.subject, set()
+    return certificate.subject, set(names)
 
 
 def _general_name(name: str) -> x509.GeneralName:

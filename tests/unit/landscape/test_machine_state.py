@@ -37,6 +37,16 @@ def test_a_new_cpuset_may_use_the_cpus_of_the_machine(hierarchies):
     assert (hierarchies / "cpuset" / "gardener-a-seed-1" / "cpuset.mems").read_text() == "0"
 
 
+def test_pods_of_a_node_outweigh_single_processes(hierarchies):
+    """Otherwise control planes get hardly any time while ``up`` starts dozens of processes."""
+    (hierarchies / "cpu" / "cpu.shares").write_text("1024")
+
+    cgroups.create("/gardener-a-seed-1", hierarchies)
+
+    assert int((hierarchies / "cpu" / "gardener-a-seed-1" / "cpu.shares").read_text()) > 4 * 1024
+    assert not (hierarchies / "pids" / "gardener-a-seed-1" / "cpu.shares").exists()
+
+
 def test_cgroups_of_others_stay(hierarchies):
     cgroups.create("/gardener-a-seed-1", hierarchies)
     (hierarchies / "memory" / "gardener-a-seed-1" / "kubepods" / "pod1").mkdir(parents=True)

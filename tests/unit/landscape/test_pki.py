@@ -38,6 +38,32 @@ def test_a_client_certificate_cannot_serve(ca):
     assert certificate.subject.rfc4514_string() == "CN=system:node:seed-1,O=system:nodes"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"organizations": ["operators", "controller-managers"]},
+        {"common_name": "other"},
+        {"names": ["198.18.2.2"]},
+        {"names": ["198.18.2.2", "a.test"]},
+    ],
+)
+def test_a_certificate_is_issued_again_only_for_another_subject_or_other_names(ca, other):
+    """A landscape keeps its certificates when a newer version starts it; that version may need other groups."""
+    of_before = {"common_name": "process", "organizations": ["operators"], "names": ["a.test"]}
+    pair = ca.issue("process", **of_before)
+    before = pair.certificate.read_text(), pair.key.read_text()
+    assert ca.issue("process", **of_before) == pair
+    assert (pair.certificate.read_text(), pair.key.read_text()) == before
+
+    assert ca.issue("process", **of_before | other) == pair
+
+    assert pair.certificate.read_text() != before[0]
+    assert pair.key.read_text() != before[1]
+    later = pair.certificate.read_text()
+    ca.issue("process", **of_before | other)
+    assert pair.certificate.read_text() == later
+
+
 def test_keys_are_sec1_and_private(tmp_path, ca):
     """The API server refuses a PKCS #8 key as service account key; only its owner may read any key."""
     pair = ca.issue("client", "someone")
