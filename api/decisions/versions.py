@@ -251,6 +251,6 @@ def image_fits(
 def _has_flavor(image: MachineImageVersion, offered: Capabilities) -> bool:
     """Whether a flavor of the image runs on machines with these capabilities. An image without flavors has all."""
     return not image.capability_flavors or any(
-        all(values & frozenset((flavor.capabilities or {}).get(name) or values) for name, values in offered.items())
+        all(values & frozenset(flavor.get(name) or values) for name, values in offered.items())
         for flavor in image.capability_flavors
     )

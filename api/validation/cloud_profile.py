@@ -162,13 +162,13 @@ def _check_flavors(image: MachineImage, defined: Mapping[str, Sequence[str]], pa
         here = path @ number / "capabilityFlavors"
         several = len(defined.get(ARCHITECTURE, ())) > 1
         for index, flavor in enumerate(version.capability_flavors or []):
-            _check_values(flavor.capabilities, defined, here @ index / "capabilities", faults)
-            given = (flavor.capabilities or {}).get(ARCHITECTURE)
+            _check_values(flavor, defined, here @ index, faults)
+            given = flavor.get(ARCHITECTURE)
             if defined.get(ARCHITECTURE) and len(given or defined[ARCHITECTURE]) != 1:
-                faults.invalid(here @ index / "capabilities" / ARCHITECTURE, given, "a flavor has one architecture")
+                faults.invalid(here @ index / ARCHITECTURE, given, "a flavor has one architecture")
         if several and not version.capability_flavors:
             faults.required(here, "must have a flavor for each architecture of the version")
-        faults.duplicates(here, [each.to_wire() for each in version.capability_flavors or []])
+        faults.duplicates(here, version.capability_flavors or [])
 
 
 def _check_values(

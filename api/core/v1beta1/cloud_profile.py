@@ -59,16 +59,13 @@ class ImageInPlaceUpdates(KubeModel):
     min_version_for_update: str | None = None
 
 
-class MachineImageFlavor(KubeModel):
-    capabilities: dict[str, list[str]] | None = None
-
-
 class MachineImageVersion(ExpirableVersion):
     cri: list[CRI] = Field(default=[{"name": "containerd"}], validate_default=True)
     architectures: list[str] = Field(default=["amd64"])
     kubelet_version_constraint: str | None = None
     in_place_updates: ImageInPlaceUpdates | None = None
-    capability_flavors: list[MachineImageFlavor] | None = None
+    capability_flavors: list[dict[str, list[str]]] | None = None
+    """Each entry has values of capabilities by the capability's name."""
 
 
 class MachineImage(KubeModel):

@@ -13,7 +13,6 @@ from api.core.v1beta1.cloud_profile import (
     ExpirableVersion,
     ImageInPlaceUpdates,
     Limits,
-    MachineImageFlavor,
     MachineType,
     VolumeType,
 )
@@ -37,7 +36,7 @@ class NamespacedMachineImageVersion(ExpirableVersion):
     architectures: list[str] | None = None
     kubelet_version_constraint: str | None = None
     in_place_updates: ImageInPlaceUpdates | None = None
-    capability_flavors: list[MachineImageFlavor] | None = None
+    capability_flavors: list[dict[str, list[str]]] | None = None
 
 
 class NamespacedMachineImage(KubeModel):

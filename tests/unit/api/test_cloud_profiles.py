@@ -27,7 +27,7 @@ def capable(**types):
         "1.2.0": [ARM | {"disk": ["nvme"]}],
     }
     versions = [
-        {"version": version, "capabilityFlavors": [{"capabilities": each} for each in given]}
+        {"version": version, "capabilityFlavors": given}
         for version, given in flavors.items()
     ]
     new = changed(PROFILE, "spec.machineCapabilities", CAPABILITIES)
@@ -89,8 +89,8 @@ def test_what_a_cloud_profile_may_not_say(path, value, complaint):
         ("spec.machineTypes.0.capabilities", AMD | {"disk": ["tape"]}, "capabilities.disk: Unsupported value"),
         ("spec.machineTypes.0.capabilities", AMD | {"disk": []}, "capabilities.disk: Required value"),
         ("spec.machineImages.0.versions.0.capabilityFlavors", [], "a flavor for each architecture"),
-        ("spec.machineImages.0.versions.0.capabilityFlavors", [{"capabilities": {}}], "a flavor has one architecture"),
-        ("spec.machineImages.0.versions.0.capabilityFlavors", [{"capabilities": AMD}] * 2, "Duplicate value"),
+        ("spec.machineImages.0.versions.0.capabilityFlavors", [{}], "a flavor has one architecture"),
+        ("spec.machineImages.0.versions.0.capabilityFlavors", [AMD] * 2, "Duplicate value"),
     ],
 )
 def test_capabilities_that_do_not_fit_together(path, value, complaint):
