@@ -33,6 +33,7 @@ from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.required_installations import RequiredInstallations
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.seed_care import SeedCare
+from workers.gardenlet.self_upgrade import SelfUpgrade
 from workers.gardenlet.shoot_states import ShootStateController
 from workers.gardenlet.token_requestor import TokenRequestor
 from workers.lib import registry
@@ -116,6 +117,7 @@ async def run(config_path: str) -> None:
                 BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ManagedSeedController(clusters, config).run(),
+                SelfUpgrade(clusters, config).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),
                 GardenTokens(
