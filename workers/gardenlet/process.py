@@ -22,6 +22,7 @@ from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog, Weeder
 from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.eviction_requirements import EvictionRequirements
 from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.installations import GARDEN_TOKENS, InstallationController
@@ -118,6 +119,7 @@ async def run(config_path: str) -> None:
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ManagedSeedController(clusters, config).run(),
                 SelfUpgrade(clusters, config).run(),
+                EvictionRequirements(clusters).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),
                 GardenTokens(
