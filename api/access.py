@@ -283,7 +283,11 @@ def seeds_access() -> list[Manifest]:
         rule(["security.gardener.cloud"], ["*"], read),
         rule(["security.gardener.cloud"], ["workloadidentities/token"], ["create"]),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], [*read, "patch"]),
-        rule([SEED_MANAGEMENT], ["managedseeds", "managedseeds/status"], [*read, "patch"]),
+        rule(
+            [SEED_MANAGEMENT],
+            ["gardenlets", "gardenlets/status", "managedseeds", "managedseeds/status"],
+            [*read, "patch"],
+        ),
         rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
         rule([""], ["namespaces"], [*read, "create", "patch"]),
         rule([""], ["events"], ["create", "patch"]),

@@ -73,7 +73,7 @@ def values(
     version: str,
     garden_identity: str,
     generic_kubeconfig: str,
-    feature_gates: Mapping[str, bool] | None = None,
+    feature_gates: Mapping[str, bool],
 ) -> Object:
     """Values for an extension's chart: its own ones, and those of Gardener in ``gardener``.
 
@@ -103,7 +103,7 @@ def values(
             "blockCIDRs": networks.get("blockCIDRs") or [],
             "spec": spec,
         },
-        "gardenlet": {"featureGates": dict(feature_gates or {})},
+        "gardenlet": {"featureGates": dict(feature_gates)},
     }
     return {**own, "gardener": facts}
 

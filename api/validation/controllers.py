@@ -208,9 +208,12 @@ def _check_helm(helm: ObjectView, path: Path, chart: str, faults: Faults) -> Non
     repository = helm.get("ociRepository")
     if (repository is None) == (not helm.get(chart)):
         faults.required(path, f"must have either {chart} or ociRepository")
-    if repository is None:
-        return
-    path /= "ociRepository"
+    if repository is not None:
+        check_oci_repository(repository, path / "ociRepository", faults)
+
+
+def check_oci_repository(repository: ObjectView, path: Path, faults: Faults) -> None:
+    """Faults of the place of a chart in a registry: it must name one chart in one version."""
     ref, tag, digest = repository.get("ref"), repository.get("tag"), repository.get("digest")
     if (not ref) == (not repository.get("repository")):
         faults.required(path, "must have either ref or repository")

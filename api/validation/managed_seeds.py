@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from api.constants import OPERATION, OPERATION_FORCE_REDEPLOY, OPERATION_RECONCILE, OPERATION_RENEW_KUBECONFIG
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.decisions.managed_seeds import CONFIG_API_VERSION, CONFIG_KIND, seed_template
@@ -15,6 +16,7 @@ from api.defaulting.managed_seed import ingress_domain, seed_networks, shoot_zon
 from api.seedmanagement.v1alpha1.gardenlet import Gardenlet
 from api.seedmanagement.v1alpha1.managed_seed import Image, ManagedSeed
 from api.seedmanagement.v1alpha1.managed_seed_set import ManagedSeedSet
+from api.validation.controllers import check_oci_repository
 from api.validation.field import Fault, Faults, Path
 from api.validation.garden import check_seed
 
@@ -26,6 +28,8 @@ _SHOOT = SPEC / "shoot" / "name"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OF_FILES = ("temporal", "seedClientConnection", "health", "leaderElection")
 """Parts of the configuration that name files and ports in the pod, which the chart sets."""
+GARDENLET_OPERATIONS = (OPERATION_RECONCILE, OPERATION_RENEW_KUBECONFIG, OPERATION_FORCE_REDEPLOY)
+"""Values of annotation ``gardener.cloud/operation`` of a Gardenlet."""
 _GARDENER_OWN = ("gardenClusterAddress", "gardenClusterCACert", "kubeconfigValidity")
 
 
@@ -213,9 +217,42 @@ def _check_labels(labels: Mapping[str, str], wanted: Mapping[str, str], path: Pa
         faults.invalid(path, dict(labels), f"spec.selector selects {dict(wanted)}")
 
 
-def check_gardenlet(gardenlet: Gardenlet, old: Gardenlet | None) -> Faults:
-    """This version upgrades no gardenlet by an object of the garden."""
+def check_gardenlet(gardenlet: Gardenlet) -> Faults:
+    """Faults of a Gardenlet that do not depend on other objects."""
+    faults, deployment = Faults(), gardenlet.spec.deployment
+    path = SPEC / "deployment"
+    check_oci_repository(deployment.helm.oci_repository.to_wire(), path / "helm" / "ociRepository", faults)
+    _check_image(deployment.image, path / "image", faults)
+    for name, value in (
+        ("imageVectorOverwrite", deployment.image_vector_overwrite),
+        ("componentImageVectorOverwrite", deployment.component_image_vector_overwrite),
+    ):
+        if value:
+            faults.forbidden(path / name, "this version has no image vector: images belong to the gardenlet's version")
+    if gardenlet.spec.kubeconfig_secret_ref is not None:
+        text = "the gardenlet runs in its seed already: install the first one by Helm, see docs/operations/install.md"
+        faults.forbidden(SPEC / "kubeconfigSecretRef", text)
+    _check_own_config(gardenlet.spec.config, SPEC / "config", faults)
+    return faults
+
+
+def _check_own_config(config: Mapping[str, Any], path: Path, faults: Faults) -> None:
+    for name, wanted in (("apiVersion", CONFIG_API_VERSION), ("kind", CONFIG_KIND)):
+        if config.get(name, wanted) != wanted:
+            faults.unsupported(path / name, config[name], (wanted,))
+    for name in (*_OF_FILES, "gardenClientConnection"):
+        if name in config:
+            faults.forbidden(path / name, "the values of the installation by Helm set it")
+    if "seedConfig" in config:
+        text = "the gardenlet has registered its Seed: change the Seed itself, or the value seedConfig by Helm"
+        faults.forbidden(path / "seedConfig", text)
+
+
+def check_gardenlet_operation(gardenlet: Gardenlet, old: Gardenlet | None) -> Faults:
+    """Faults of a new request for an operation."""
     faults = Faults()
-    if old is None:
-        faults.forbidden(SPEC, "this version upgrades gardenlets by Helm alone: see docs/operations/upgrade.md")
+    asked = gardenlet.metadata.annotations.get(OPERATION)
+    before = old.metadata.annotations.get(OPERATION) if old is not None else None
+    if asked is not None and asked != before and asked not in GARDENLET_OPERATIONS:
+        faults.unsupported(Path("metadata") / "annotations" @ OPERATION, asked, GARDENLET_OPERATIONS)
     return faults

@@ -14,7 +14,9 @@ from landscape import workers
 from landscape.plan import Plan
 from tests.unit.landscape.test_configuration import MODELS
 from workers.front_door import FrontDoorConfig
-from workers.lib.runtime import load_config
+from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.self_upgrade import differences
+from workers.lib.runtime import ConfigError, load_config
 from workers.provider_local import access
 
 CHARTS = Path(__file__).parents[2] / "charts"
@@ -453,3 +455,29 @@ def test_a_front_door_without_one_of_its_secrets_is_not_installed(missing):
     values = {"frontDoor": {key: value for key, value in FRONT_DOOR.items() if key != missing}}
     with pytest.raises(helm.HelmError, match=f"frontDoor.{missing}"):
         rendered("gardener", values)
+
+
+def _configuration(**values: Any) -> str:
+    content: str = kinds(rendered("gardenlet", values), "ConfigMap")["gardenlet"]["data"]["config.yaml"]
+    return content
+
+
+def test_feature_gates_reach_the_gardenlet_which_refuses_those_that_it_does_not_know(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(_configuration(featureGates={"LiveControlPlaneMigration": False}))
+    assert load_config(GardenletConfig, file).feature_gates == {"LiveControlPlaneMigration": False}
+
+    for gates, fault in (({"Unheard": True}, "there is no such gate"), ({"InPlaceNodeUpdates": True}, "not possible")):
+        file.write_text(_configuration(featureGates=gates))
+        with pytest.raises(ConfigError, match=fault):
+            load_config(GardenletConfig, file)
+    with pytest.raises(helm.HelmError, match="featureGates"):
+        _configuration(featureGates={"LiveControlPlaneMigration": "no"})
+
+
+def test_the_gardenlets_chart_keeps_the_values_of_its_installation():
+    """A Gardenlet merges its own values over them."""
+    kept = kinds(rendered("gardenlet", {"priorityClassName": "important"}), "ConfigMap")["gardenlet-values"]["data"]
+    values, defaults = (yaml.safe_load(kept[f"{name}.yaml"]) for name in ("values", "defaults"))
+    assert defaults == yaml.safe_load((CHARTS / "gardenlet/values.yaml").read_text())
+    assert differences(values, defaults) == values_of("gardenlet") | {"priorityClassName": "important"}

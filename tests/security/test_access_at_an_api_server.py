@@ -218,6 +218,7 @@ OF_OPERATORS: dict[Asked, str | tuple[str, ...]] = {
     Asked(S, "workloadidentities"): "-a-",
     Asked(S, "workloadidentities/token"): "---",
     Asked("operations.gardener.cloud", "bastions"): "-ar",
+    Asked("seedmanagement.gardener.cloud", "gardenlets"): "-ar",
     Asked("seedmanagement.gardener.cloud", "managedseeds"): "-ar",
     Asked("seedmanagement.gardener.cloud", "managedseedsets"): "-ar",
     Asked("seedmanagement.gardener.cloud", "seedautoscalers"): "-ar",

@@ -31,6 +31,7 @@ API_VERSIONS = {
     "ConfigMap": "v1",
     "Lease": "coordination.k8s.io/v1",
     "Bastion": "operations.gardener.cloud/v1alpha1",
+    "Gardenlet": "seedmanagement.gardener.cloud/v1alpha1",
     "ManagedSeed": "seedmanagement.gardener.cloud/v1alpha1",
 }
 BASTION = bastion("full", "seed-1")
@@ -324,6 +325,8 @@ async def test_an_operation_on_a_shoot_whose_status_names_another_control_plane_
         ("BackupEntry", "shoot--local--gone--uid-gone", {"spec": {"bucketName": "uid-seed-2"}}, "belongs to no Shoot"),
         ("Bastion", "full", {"spec": {"seedName": "seed-2"}}, "spec.seedName"),
         ("ManagedSeed", "nested", {"spec": {"shoot": {"name": "far"}}}, "spec.shoot.name"),
+        ("Gardenlet", "seed-1", {"spec": {"config": {"identity": "other"}}}, "spec.config"),
+        ("Gardenlet", "seed-1", {"metadata": {"labels": {"mine": "yes"}}}, "metadata.labels.mine"),
     ],
 )
 async def test_a_gardenlet_changes_what_others_own_and_is_refused(
@@ -446,6 +449,8 @@ async def test_a_gardenlet_writes_no_event_of_the_other_group(verb: str) -> None
         (stored("Bastion", "full"), {"metadata": {"finalizers": ["gardener"]}}, ""),
         (stored("ManagedSeed", "nested"), {"status": {"conditions": [{"type": "SeedRegistered"}]}}, "status"),
         (stored("ManagedSeed", "nested"), {"metadata": {"finalizers": ["gardener"]}}, ""),
+        (stored("Gardenlet", "seed-1"), {"metadata": {"annotations": {"gardener.cloud/operation": None}}}, ""),
+        (stored("Gardenlet", "seed-1"), {"status": {"conditions": [], "observedGeneration": 2}}, "status"),
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ from api.validation.field import Faults, Path
 from api.validation.garden import check_seed_unused
 from api.validation.managed_seeds import (
     check_gardenlet,
+    check_gardenlet_operation,
     check_managed_seed,
     check_managed_seed_set,
     check_seed_shoot,
@@ -96,8 +97,17 @@ async def validate_managed_seed_set(review: Review, garden: Garden) -> list[str]
 
 
 async def validate_gardenlet(review: Review, garden: Garden) -> list[str]:
-    if review.operation != "DELETE" and not review.deleting and review.spec_changed:
-        refuse_forbidden(review, check_gardenlet(*review.models(Gardenlet)))
+    if review.operation == "DELETE" or review.deleting:
+        return []
+    gardenlet, old = review.models(Gardenlet)
+    refuse_invalid(review, check_gardenlet_operation(gardenlet, old))
+    if not review.spec_changed:
+        return []
+    _require_garden(review)
+    refuse_invalid(review, check_gardenlet(gardenlet))
+    if old is None and await garden.find(resources.MANAGED_SEED, review.name, GARDEN_NAMESPACE):
+        text = f"ManagedSeed {GARDEN_NAMESPACE}/{review.name} deploys the gardenlet of this seed"
+        raise Refusal.forbidden(review, f"metadata.name: {text}: change its spec.gardenlet")
     return []
 
 

@@ -548,6 +548,22 @@ async def _identity_of_managed_seed(request: Request, garden: Lookup) -> bool:
     return await _is_seed_of_home(managed_seed_of_identity(request.name), request, garden)
 
 
+async def _own_gardenlet(request: Request, garden: Lookup) -> bool:
+    """Whether this is the Gardenlet of this seed, or a list or a watch of it alone."""
+    named = request.name == request.seed or f"metadata.name={request.seed}" in request.fields
+    return request.namespace == GARDEN_NAMESPACE and named
+
+
+async def _named_by_gardenlet(request: Request, garden: Lookup) -> bool:
+    """Whether the Secret is one of those with which this seed's gardenlet pulls its own chart."""
+    if request.namespace != GARDEN_NAMESPACE or not request.name:
+        return False
+    found = await garden.find(resources.GARDENLET, request.seed, GARDEN_NAMESPACE)
+    repository = found["spec"]["deployment"]["helm"]["ociRepository"] if found is not None else {}
+    references = (repository.get(each) or {} for each in ("pullSecretRef", "caBundleSecretRef"))
+    return request.name in [each.get("name") for each in references]
+
+
 async def _secret_of_seed(request: Request, garden: Lookup) -> bool:
     return await _named_by_seed(request, garden) and await _is_labelled(request, request.seed, garden)
 
@@ -659,6 +675,10 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         for verbs, subresource in ((("get",), ""), (("create",), "token"))
     ),
     resources.OPERATIONS_BASTION: (_READABLE, Right(("patch",), _own_bastion, _OBJECT_AND_STATUS)),
+    resources.GARDENLET: (
+        Right(("get", "list", "watch"), _own_gardenlet),
+        Right(("patch",), _own_gardenlet, _OBJECT_AND_STATUS),
+    ),
     resources.MANAGED_SEED: (_READABLE, Right(("patch",), _managed_seed_here, _OBJECT_AND_STATUS)),
     resources.SECRET: (
         Right(_WRITE, _published),
@@ -669,6 +689,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _credentials),
         Right(("get",), _named_by_deployment),
         Right(("get",), _identity_of_managed_seed),
+        Right(("get",), _named_by_gardenlet),
         Right(("list",), _listed_secrets),
         Right(("get", "list", "watch"), _own_copies),
     ),

@@ -117,6 +117,9 @@ OWNED: dict[tuple[Resource, str], Owned] = {
         created=("metadata.labels", "automountServiceAccountToken"),
         changed=("metadata.labels", "automountServiceAccountToken"),
     ),
+    # The gardenlet takes off the request that it has carried out; an operator writes the spec.
+    (resources.GARDENLET, ""): Owned(changed=_annotations(constants.OPERATION)),
+    (resources.GARDENLET, "status"): Owned(changed=("status.conditions", "status.observedGeneration")),
     (resources.MANAGED_SEED, ""): Owned(changed=("metadata.finalizers", *_annotations(constants.OPERATION))),
     (resources.MANAGED_SEED, "status"): Owned(changed=("status.conditions", "status.observedGeneration")),
     # The API server sets all fields of a new Namespace except its name.

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from api import resources
+from api.constants import GARDEN_NAMESPACE
 from api.resources import Object
+from kube.client import KubeClient
+from kube.errors import Forbidden
 
 _PROGRAM = Path(__file__).with_name("chart_process.py")
 """A file and no module: a module would import its package, and so the whole gardenlet."""
@@ -101,6 +105,30 @@ async def rendered(chart: Chart, limit: float = _LIMIT_SECONDS) -> Rendered:
     if "reason" in answer:
         raise ChartError(answer["reason"], _without_secrets(answer["message"], chart))
     return Rendered(tuple(answer["objects"]), tuple(answer["definitions"]))
+
+
+def reference_of(repository: Mapping[str, Any]) -> str:
+    """Reference of a chart in a registry, with tag, digest or both; empty if there is no repository."""
+    if ref := repository.get("ref"):
+        return str(ref)
+    if not repository:
+        return ""
+    tag, digest = (repository.get(each) for each in ("tag", "digest"))
+    return "".join((repository["repository"], f":{tag}" if tag else "", f"@{digest}" if digest else ""))
+
+
+async def secret_text(garden: KubeClient, reference: Mapping[str, Any] | None, key: str) -> str:
+    """Content of a key of a Secret of namespace ``garden``; empty without a reference. Raises ChartError."""
+    if not reference:
+        return ""
+    try:
+        found = await garden.find(resources.SECRET, reference["name"], GARDEN_NAMESPACE)
+    except Forbidden:
+        found = None  # the authorizer refuses a Secret that does not exist, too
+    content = ((found or {}).get("data") or {}).get(key)
+    if content is None:
+        raise ChartError("OCIChartCannotBePulled", f"Secret garden/{reference['name']} has no key {key}")
+    return base64.b64decode(content).decode()
 
 
 def _environment(chart: Chart, home: Path) -> dict[str, str]:

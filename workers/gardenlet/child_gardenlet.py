@@ -70,10 +70,17 @@ def values(managed_seed: Mapping[str, Any], parent: GardenletConfig) -> Object:
             "tls": {"enabled": tls is not None, "secret": TLS_SECRET, "serverName": (tls and tls.server_name) or ""},
         },
         "seedConfig": {"metadata": template["metadata"], "spec": template["spec"]},
+        "config": configuration(managed_seed, parent),
+    }
+    return {**made, **deployment_values(deployment)}
+
+
+def deployment_values(deployment: Mapping[str, Any]) -> Object:
+    """Values of the chart by the fields of a GardenletDeployment, without the image."""
+    made: Object = {
         "replicas": deployment.get("replicaCount", 2),
         "revisionHistoryLimit": deployment.get("revisionHistoryLimit", 2),
         "healthProbes": deployment.get("enableHealthProbes", True),
-        "config": configuration(managed_seed, parent),
     }
     for name in ("serviceAccountName", "resources", "podLabels", "podAnnotations", "env", "tolerations"):
         if deployment.get(name):
@@ -103,27 +110,30 @@ def configuration(managed_seed: Mapping[str, Any], parent: GardenletConfig) -> O
     if connection:
         own["gardenClientConnection"] = connection
     inherited = parent.model_dump(by_alias=True, exclude_unset=True, exclude=_OF_THE_PARENT)
-    merged = _merged(_plain(inherited) if gardenlet.get("mergeWithParent", True) else {}, own)
-    _check(merged, managed_seed)
-    return merged
-
-
-def _check(merged: Object, managed_seed: Mapping[str, Any]) -> None:
-    """Raises BadConfiguration if a gardenlet would end with a fault when it reads this."""
+    found = merged(_plain(inherited) if gardenlet.get("mergeWithParent", True) else {}, own)
     template = managed_seeds.seed_template(managed_seed)
+    check(found, template, "spec.gardenlet.config")
+    return found
+
+
+def check(config: Object, template: Mapping[str, Any], path: str) -> None:
+    """Raises BadConfiguration if a gardenlet of this version would end with a fault when it reads this.
+
+    ``template``: its Seed. ``path``: field that the message names.
+    """
     by_the_chart: Object = {
         "gardenClientConnection": {"bootstrapKubeconfig": "/b", "kubeconfigSecret": {"name": "a", "namespace": "b"}},
         "seedConfig": {"metadata": template["metadata"], "spec": template["spec"]},
         "temporal": {"address": "a", "codecKeyFile": "/b"},
     }
     try:
-        GardenletConfig.model_validate(_merged(by_the_chart, merged))
+        GardenletConfig.model_validate(merged(by_the_chart, config))
     except ValidationError as error:
         faults = [
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
             for each in error.errors(include_url=False, include_input=False, include_context=False)
         ]
-        raise BadConfiguration(f"spec.gardenlet.config: {'; '.join(faults[:5])}") from None
+        raise BadConfiguration(f"{path}: {'; '.join(faults[:5])}") from None
 
 
 def secrets(managed_seed: Mapping[str, Any], identity: Mapping[str, str], endpoint: Endpoint) -> list[Object]:
@@ -181,13 +191,13 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Object:
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Object:
     """Both mappings; a value of ``above`` wins, and mappings are merged."""
-    merged = dict(below)
+    both = dict(below)
     for key, value in above.items():
-        known = merged.get(key)
-        merged[key] = _merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        known = both.get(key)
+        both[key] = merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return both
 
 
 def _plain(value: Any) -> Any:

@@ -27,6 +27,11 @@ GATES: Mapping[str, Gate] = {
 """By Gardener's name."""
 
 
+def values() -> dict[str, bool]:
+    """Value of each gate, for the charts of extensions."""
+    return {name: gate.value for name, gate in GATES.items()}
+
+
 def faults(given: Mapping[str, bool]) -> list[str]:
     """Why the gates of a configuration are refused; empty if they are accepted."""
     found = []

@@ -34,7 +34,8 @@ from kube.controller import Controller, TryAgain
 from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
 from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
-from workers.gardenlet.charts import Chart, ChartError, Rendered, rendered
+from workers.gardenlet import feature_gates
+from workers.gardenlet.charts import Chart, ChartError, Rendered, reference_of, rendered, secret_text
 from workers.gardenlet.garden_caches import own_seed
 from workers.lib import resource_names as names
 
@@ -143,6 +144,7 @@ class InstallationController:
             version=OWN_VERSION,
             garden_identity=await self._garden_identity(),
             generic_kubeconfig=access["metadata"]["name"],
+            feature_gates=feature_gates.values(),
         )
         repository = helm.get("ociRepository") or {}
         chart = Chart(
@@ -150,9 +152,9 @@ class InstallationController:
             namespace=charts.namespace_of(name),
             values=values,
             raw=helm.get("rawChart") or "",
-            reference=_reference(repository),
-            credentials=await self._secret(repository.get("pullSecretRef"), ".dockerconfigjson"),
-            authorities=await self._secret(repository.get("caBundleSecretRef"), "bundle.crt"),
+            reference=reference_of(repository),
+            credentials=await secret_text(garden, repository.get("pullSecretRef"), ".dockerconfigjson"),
+            authorities=await secret_text(garden, repository.get("caBundleSecretRef"), "bundle.crt"),
             resources=await self._named(deployment),
         )
         inject = bool(deployment.get("injectGardenKubeconfig"))
@@ -206,16 +208,6 @@ class InstallationController:
     async def _garden_identity(self) -> str:
         found = await self._clusters.garden.find(resources.CONFIG_MAP, "cluster-identity", "kube-system")
         return str(((found or {}).get("data") or {}).get("cluster-identity") or "")
-
-    async def _secret(self, reference: Object | None, key: str) -> str:
-        """Content of a key of a Secret in the garden's namespace ``garden``. Raises ChartError."""
-        if not reference:
-            return ""
-        found = await self._clusters.garden.find(resources.SECRET, reference["name"], GARDEN_NAMESPACE)
-        content = ((found or {}).get("data") or {}).get(key)
-        if content is None:
-            raise ChartError("OCIChartCannotBePulled", f"Secret garden/{reference['name']} has no key {key}")
-        return base64.b64decode(content).decode()
 
     async def _named(self, deployment: Object) -> dict[str, Any]:
         """Data of the objects that templates in the values may name. Raises ChartError."""
@@ -276,16 +268,6 @@ class InstallationController:
         await patch_as_read(
             self._clusters.garden, resources.CONTROLLER_INSTALLATION, installation, change, subresource="status"
         )
-
-
-def _reference(repository: Object) -> str:
-    """Reference of a chart in a registry, with tag, digest or both."""
-    if ref := repository.get("ref"):
-        return str(ref)
-    if not repository:
-        return ""
-    tag, digest = (repository.get(each) for each in ("tag", "digest"))
-    return "".join((repository["repository"], f":{tag}" if tag else "", f"@{digest}" if digest else ""))
 
 
 def _kept(definition: Object) -> Object:

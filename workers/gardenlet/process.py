@@ -22,6 +22,7 @@ from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog, Weeder
 from workers.gardenlet.cluster_status import ClusterStatusController
 from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.eviction_requirements import EvictionRequirements
 from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.installations import GARDEN_TOKENS, InstallationController
@@ -33,6 +34,7 @@ from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.required_installations import RequiredInstallations
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.seed_care import SeedCare
+from workers.gardenlet.self_upgrade import SelfUpgrade
 from workers.gardenlet.shoot_states import ShootStateController
 from workers.gardenlet.token_requestor import TokenRequestor
 from workers.lib import registry
@@ -116,6 +118,8 @@ async def run(config_path: str) -> None:
                 BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ManagedSeedController(clusters, config).run(),
+                SelfUpgrade(clusters, config).run(),
+                EvictionRequirements(clusters).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
                 TokenRequestor(clusters).run(),
                 GardenTokens(

@@ -18,17 +18,17 @@ class GardenletHelm(KubeModel):
 class GardenletSelfDeployment(GardenletDeployment):
     helm: GardenletHelm
     image_vector_overwrite: str | None = None
-    """Images of components in place of the gardenlet's own ones, in YAML."""
+    """Images of components in place of the gardenlet's own ones, in YAML. Refused: this version has no image vector."""
     component_image_vector_overwrite: str | None = None
-    """Images that components deploy themselves, in YAML."""
+    """Images that components deploy themselves, in YAML. Refused, too."""
 
 
 class GardenletSpec(KubeModel):
     deployment: GardenletSelfDeployment
     config: Raw
-    """GardenletConfiguration; its ``seedConfig`` is the template of the Seed."""
+    """GardenletConfiguration without ``seedConfig``, merged over that of the installation by Helm."""
     kubeconfig_secret_ref: LocalObjectReference | None = None
-    """Secret with a kubeconfig of the seed, for the first deployment. It is unset after it."""
+    """Secret with a kubeconfig of the seed, for the first deployment. Refused: Helm installs the first gardenlet."""
 
 
 class GardenletStatus(KubeModel):

@@ -25,7 +25,15 @@ FOLDERS = ("activities/seed", "activities/shoot", "workers/gardenlet", "workers/
 REGISTRY = Path("workers/lib/registry.py")
 CLIENT = {"garden", "_garden"}
 METHODS = {"create", "replace", "apply", "apply_blindly", "patch", "delete", "remove", "request"}
-READERS = {"Caches", "access.follow", "cloud_credentials", "control_plane_of", "seed_credentials", "_project"}
+READERS = {
+    "Caches",
+    "access.follow",
+    "cloud_credentials",
+    "control_plane_of",
+    "seed_credentials",
+    "secret_text",
+    "_project",
+}
 """Functions that get the garden's client and only read; functions that name it ``garden`` are checked themselves."""
 
 DEMO = "garden-local/shoot--local--demo--uid-demo"
@@ -38,6 +46,7 @@ IDENTITY = "workloadidentities.security.gardener.cloud"
 INSTALLATION = f"controllerinstallations.{CORE}"
 INTERNAL = f"internalsecrets.{CORE}"
 MANAGED_SEED = "managedseeds.seedmanagement.gardener.cloud"
+GARDENLET = "gardenlets.seedmanagement.gardener.cloud"
 PUBLIC_KEYS = "secrets gardener-system-shoot-issuer/local--uid-demo"
 SEED_STATUS = f"patch {SEED}/status /seed-1"
 EVENT = ("create events default/seed-1.1", "patch events default/seed-1.1")
@@ -167,6 +176,9 @@ WRITES: dict[str, tuple[str, ...]] = {
         f"{LEASES} gardener-system-seed-lease/seed-1"
     ),
     "workers.gardenlet.seed.SeedController.run register": applied(f"{SEED} /seed-1"),
+    "workers.gardenlet.self_upgrade.SelfUpgrade._answer patch_as_read": (f"patch {GARDENLET} garden/seed-1",),
+    "workers.gardenlet.self_upgrade.SelfUpgrade._reconcile patch": (f"patch {SEED} /seed-1",),
+    "workers.gardenlet.self_upgrade.SelfUpgrade._tell patch": (f"patch {GARDENLET}/status garden/seed-1",),
     "workers.gardenlet.token_requestor.TokenRequestor._renew_all emit": EVENT,
     "workers.gardenlet.token_requestor.TokenRequestor._renew_all patch": (f"patch {SEED} /seed-1",),
     # With clients of its own, one for each certificate.

@@ -215,14 +215,46 @@ async def test_a_shoot_keeps_what_its_control_planes_need(client, garden, shoot,
     assert message in await refusal(client, changed(old, path, [second] if value == "the second" else value), old)
 
 
-async def test_this_version_has_no_gardenlet_objects(client):
-    gardenlet = {
+def gardenlet(name: str = "seed-1", namespace: str = "garden", **deployment: Any) -> dict[str, Any]:
+    config = deployment.pop("config", {})
+    helm = deployment.pop("helm", {"ociRepository": {"ref": "registry.example.org/charts/gardenlet:v2"}})
+    return {
         "apiVersion": "seedmanagement.gardener.cloud/v1alpha1",
         "kind": "Gardenlet",
-        "metadata": {"name": "seed-1", "namespace": "garden"},
-        "spec": {"deployment": {"helm": {"ociRepository": {"ref": "a:1"}}}, "config": {}},
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"deployment": {"helm": helm, **deployment}, "config": config},
     }
-    assert "upgrades gardenlets by Helm alone" in await refusal(client, gardenlet)
+
+
+async def test_a_gardenlet_names_the_chart_of_its_upgrade(client, shoot):
+    answer = await ask(client, "/validate", "CREATE", gardenlet(config={"featureGates": {}}))
+    assert answer["allowed"], answer
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (gardenlet(namespace="garden-local"), "metadata.namespace: must be garden"),
+        (gardenlet(helm={"ociRepository": {}}), "must have either ref or repository"),
+        (gardenlet(helm={"ociRepository": {"ref": "a.example.org/b"}}), "must name a tag or a digest"),
+        (gardenlet(image={"ref": "a:1", "tag": "2"}), "spec.deployment.image.ref: Forbidden: excludes"),
+        (gardenlet(imageVectorOverwrite="images: []"), "this version has no image vector"),
+        (gardenlet(componentImageVectorOverwrite="components: []"), "this version has no image vector"),
+        (gardenlet(config={"kind": "Other"}), "spec.config.kind: Unsupported value"),
+        (gardenlet(config={"temporal": {}}), "spec.config.temporal: Forbidden: the values of the installation"),
+        (gardenlet(config={"gardenClientConnection": {}}), "spec.config.gardenClientConnection: Forbidden"),
+        (gardenlet(config={"seedConfig": {}}), "change the Seed itself"),
+        (changed(gardenlet(), "spec.kubeconfigSecretRef", {"name": "a"}), "install the first one by Helm"),
+        (changed(gardenlet(), "metadata.annotations", {"gardener.cloud/operation": "retry"}), "force-redeploy"),
+    ],
+)
+async def test_a_gardenlet_that_cannot_be_upgraded_so_is_refused(client, shoot, obj, message):
+    assert message in await refusal(client, obj)
+
+
+async def test_the_gardenlet_of_a_managed_seed_is_upgraded_by_its_parent(client, garden, shoot):
+    garden.objects.append(managed_seed("nested"))
+    assert "ManagedSeed garden/nested deploys the gardenlet" in await refusal(client, gardenlet("nested"))
 
 
 SET = {

@@ -64,6 +64,13 @@ def managed_seed(name: str, shoot: str, namespace: str = "garden") -> dict[str, 
     return _object("ManagedSeed", name, namespace) | {"spec": {"shoot": {"name": shoot}}}
 
 
+def gardenlet(name: str) -> dict[str, Any]:
+    repository = {"ref": "registry.example.org/gardenlet:v1", "pullSecretRef": {"name": f"pull-{name}"}}
+    return _object("Gardenlet", name, "garden") | {
+        "spec": {"deployment": {"helm": {"ociRepository": repository}}, "config": {}}
+    }
+
+
 def installation(name: str, seed: str, deployment: str) -> dict[str, Any]:
     spec = {"registrationRef": {"name": "notes"}, "seedRef": {"name": seed}, "deploymentRef": {"name": deployment}}
     return _object("ControllerInstallation", name) | {"spec": spec}
@@ -131,6 +138,7 @@ GARDEN = [
     bastion("theirs", "seed-2"),
     {**shoot("base", "seed-1", "seed-1"), "metadata": {"name": "base", "namespace": "garden", "uid": "uid-base"}},
     {**shoot("far", "seed-2", "seed-2"), "metadata": {"name": "far", "namespace": "garden", "uid": "uid-far"}},
+    *(gardenlet(name) for name in ("seed-1", "seed-2")),
     managed_seed("nested", "base"),
     managed_seed("distant", "far"),
     managed_seed("private", "demo", "garden-local"),
@@ -240,6 +248,9 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"patch controllerinstallations.{CORE}/status /notes-mine",
         f"get controllerdeployments.{CORE} /notes",
         "get secrets garden/pull",
+        f"watch gardenlets.{SEED_MANAGEMENT} garden/seed-1",
+        f"patch gardenlets.{SEED_MANAGEMENT}/status garden/seed-1",
+        "get secrets garden/pull-seed-1",
         f"watch managedseeds.{SEED_MANAGEMENT}",
         f"patch managedseeds.{SEED_MANAGEMENT}/status garden/nested",
         "get secrets garden/nested.managed-seed",

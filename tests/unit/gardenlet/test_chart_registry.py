@@ -24,11 +24,16 @@ _LOGIN = base64.b64encode(b"robot:SENTINEL-PASSWORD").decode()
 
 
 class Registry:
-    """A registry with one chart, ``charts/notes:1.0.0``."""
+    """A registry with one chart, ``charts/notes:1.0.0``, which has this tag and each other one."""
 
     def __init__(self) -> None:
-        layer, config = archive({"templates/a.yaml": CONFIG_MAP}), json.dumps({"name": "notes", "version": "1.0.0"})
         self.blobs: dict[str, bytes] = {}
+        self.host = self.authority = ""
+        self.publish(archive({"templates/a.yaml": CONFIG_MAP}))
+
+    def publish(self, layer: bytes) -> None:
+        """Replace the chart."""
+        config = json.dumps({"name": "notes", "version": "1.0.0"})
         manifest = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
@@ -37,7 +42,6 @@ class Registry:
         }
         self.manifest = json.dumps(manifest).encode()
         self.digest = _digest(self.manifest)
-        self.host = self.authority = ""
 
     def _add(self, content: bytes, media_type: str) -> dict[str, Any]:
         self.blobs[_digest(content)] = content
