@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from activities.components import base, own, priority
 from activities.components.base import Manifest
-from api.constants import GARDEN_NAMESPACE, SEED_CLASS
+from api.constants import GARDEN_NAMESPACE, ROLE, ROLE_EXPOSURE_CLASS_HANDLER, ROLE_EXTENSION, SEED_CLASS
 
 NAME = "gardener-resource-manager"
 HEALTH_PORT = 8081
@@ -129,9 +129,16 @@ def _seed_config() -> Manifest:
             # Extensions write Secrets of control planes, and would otherwise have all rights of the resource manager.
             "managedResource": {"syncPeriod": "1h", "trustedNamespaces": [GARDEN_NAMESPACE]},
             "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
+            "networkPolicy": {"enabled": True, "namespaceSelectors": handled_namespaces()},
         },
         "leaderElection": {"leaderElect": True, "resourceNamespace": GARDEN_NAMESPACE},
     }
+
+
+def handled_namespaces() -> list[Manifest]:
+    """Selectors of the namespaces of a seed whose Services get NetworkPolicies."""
+    roles = ("garden", "shoot", ROLE_EXTENSION, "istio-system", "istio-ingress", ROLE_EXPOSURE_CLASS_HANDLER)
+    return [{"matchLabels": {ROLE: role}} for role in roles]
 
 
 def _config(manager: ResourceManager) -> Manifest:

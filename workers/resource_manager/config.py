@@ -10,6 +10,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from api.durations import parse_duration
+from api.meta import LabelSelector
 from api.model import ApiModel
 from workers.lib.leader import LeaderElectionConfig
 from workers.lib.runtime import HealthConfig
@@ -93,6 +94,22 @@ class NodeAgentReconciliationDelayController(ApiModel):
     """Time within which all nodes of the target cluster start to apply a new configuration."""
 
 
+class IngressControllerSelector(ApiModel):
+    """The pods that serve Ingresses."""
+
+    namespace: str
+    pod_selector: LabelSelector
+
+
+class NetworkPolicyController(ApiModel):
+    enabled: bool = False
+    concurrent_syncs: int = Field(default=5, ge=1)
+    namespace_selectors: tuple[LabelSelector, ...] = ()
+    """Namespaces whose Services get NetworkPolicies; none: all namespaces."""
+    ingress_controller_selector: IngressControllerSelector | None = None
+    """None: Ingresses open no ports."""
+
+
 class Controllers(ApiModel):
     cluster_id: str = Field(default="", alias="clusterID")
     """Prefix of the origin annotation. ``<cluster>`` and ``<default>`` stand for the value in ConfigMap
@@ -105,6 +122,7 @@ class Controllers(ApiModel):
     node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
     node_agent_access: NodeAgentAccessController = NodeAgentAccessController()
     token_requestor: TokenRequestorController = TokenRequestorController()
+    network_policy: NetworkPolicyController = NetworkPolicyController()
 
 
 class ResourceManagerConfig(ApiModel):

@@ -119,6 +119,10 @@ async def _controllers(
             machine_namespace=wanted.node_agent_access.machine_namespace,
         )
         parts.append(access.run())
+    if wanted.network_policy.enabled:
+        from workers.resource_manager.network_policies import NetworkPolicies
+
+        parts.append(NetworkPolicies(target, target_caches, wanted.network_policy).run())
     if wanted.garbage_collector.enabled:
         from workers.resource_manager.garbage_collector import GarbageCollector
 
