@@ -404,11 +404,16 @@ class KubeClient:
 
     # Writing
 
-    async def create(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
+    async def create(self, obj: Mapping[str, Any], *, subresource: str = "", manager: str = "") -> Object:
         """Create an object, or a subresource of the named object, such as ``token``. Raises AlreadyExists."""
         res = await self._resource(obj)
         name = str(obj["metadata"].get("name", "")) if subresource else ""
-        return _object(await self._call("POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj))
+        query = {"fieldManager": manager} if manager else None
+        return _object(
+            await self._call(
+                "POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj, query=query
+            )
+        )
 
     async def dry_run(self, obj: Mapping[str, Any]) -> tuple[Object, tuple[str, ...]]:
         """Ask for a creation, or for a replacement of the object if it has a resourceVersion; nothing is stored.
@@ -433,11 +438,19 @@ class KubeClient:
         warnings = tuple(re.sub(r"\\(.)", r"\1", each[1]) for each in told if each)
         return _object(_parsed(response, await self._content(response, doing))), warnings
 
-    async def replace(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
-        """Replace the object. Raises Conflict if the live object has another resourceVersion than ``obj``."""
+    async def replace(
+        self, obj: Mapping[str, Any], *, subresource: str = "", manager: str = "", dry_run: bool = False
+    ) -> Object:
+        """Replace the object. Raises Conflict if the live object has another resourceVersion than ``obj``.
+
+        ``dry_run``: return the object as it would be stored, and store nothing.
+        """
         res = await self._resource(obj)
         name = str(obj["metadata"]["name"])
-        return _object(await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj))
+        query = ({"fieldManager": manager} if manager else {}) | ({"dryRun": "All"} if dry_run else {})
+        return _object(
+            await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj, query=query or None)
+        )
 
     async def apply(
         self,

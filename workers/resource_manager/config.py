@@ -42,6 +42,8 @@ class ManagedResourceController(ApiModel):
     concurrent_syncs: int = Field(default=5, ge=1)
     sync_period: Duration = timedelta(minutes=1)
     """Period in which all objects are applied again, also if nothing has changed."""
+    always_update: bool = False
+    """Whether to write each object in each period, also if it is as it is to be."""
     managed_by_label_value: str = "gardener"
     """Value of label ``resources.gardener.cloud/managed-by`` on all objects; health watches select by it."""
 
