@@ -107,6 +107,21 @@ class Guard:
     """Resolves names. It needs threads of its own: a tenant's DNS server may delay its answers."""
 
 
+class Pace:
+    """Limits the requests of a client: ``burst`` at once after a pause, and ``qps`` per second in the long run."""
+
+    def __init__(self, qps: float, burst: int) -> None:
+        self._gap, self._credit = 1 / qps, (burst - 1) / qps
+        self._next = float("-inf")
+
+    async def wait(self) -> None:
+        """Return when the next request may be sent."""
+        now = asyncio.get_running_loop().time()
+        self._next = max(self._next + self._gap, now - self._credit)
+        if self._next > now:
+            await asyncio.sleep(self._next - now)
+
+
 @dataclass
 class _Budget:
     """Bytes that all pages of one list may have together."""
@@ -190,6 +205,7 @@ class KubeClient:
         self._transport: _Transport | None = None
         self._retired: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_PARALLEL_REQUESTS)
+        self.pace: Pace | None = None
         self._discovered: dict[tuple[str, str], Resource] = {}
         self._discovery = asyncio.Lock()
         self._closed = False
@@ -683,6 +699,8 @@ class KubeClient:
     ) -> Any:
         async with self._slots:
             for attempt in range(_BUSY_RETRIES + 1):
+                if self.pace is not None:
+                    await self.pace.wait()
                 try:
                     response = await self._open(
                         method,

@@ -107,7 +107,7 @@ class ManagedResourceController:
         self._controller = Controller(
             "managed-resources",
             self._reconcile,
-            workers=config.managed_resource.concurrent_syncs,
+            workers=config.managed_resource.concurrent_syncs + config.health.concurrent_syncs,
             first_delay=0.2,
             longest_delay=15.0,
         )
