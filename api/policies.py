@@ -1,8 +1,8 @@
 """Admission policies, which the API server evaluates itself, without a webhook server.
 
 Some refuse deletions without the annotation ``confirmation.gardener.cloud/deletion`` (source: spec/api-extensions.md
-1), one refuses pods of control planes that could access their host, and one refuses ManagedResources by which an
-extension would use the rights of a seed's resource manager.
+1), and one refuses changes of extension objects during their deletion. One refuses pods of control planes that could
+access their host, and one ManagedResources by which an extension would use the rights of a seed's resource manager.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from typing import Any, Literal
 from api.constants import CONFIRMATION_DELETION, DELETION_PROTECTED, DRUID, EXTENSIONS
 from api.crds import kinds
 
-_UNCONFIRMED = {"clusters", "etcdcopybackupstasks"}
+_UNCONFIRMED = {"clusters", "etcdcopybackupstasks", "bastions"}
 """Kinds that need no confirmation: copies and requests, whose deletion loses no data."""
+_TRUE = ["1", "t", "T", "true", "TRUE", "True"]
+"""Values of an annotation that Gardener reads as true."""
 _API = "admissionregistration.k8s.io/v1"
 _CAPABILITIES = ("NET_ADMIN", "MKNOD", "NET_BIND_SERVICE")
 """Capabilities that containers may add. The first two create the VPN's tunnel device, in the network namespace of its
 pod."""
+
+
+def seed_policies() -> list[dict[str, Any]]:
+    """All policies of a seed with their bindings, in the order to apply."""
+    return [*deletion_protection("seed"), *frozen_extensions(), *control_plane_pods(), *managed_resource_classes()]
 
 
 def deletion_protection(side: Literal["garden", "seed"]) -> list[dict[str, Any]]:
@@ -44,13 +51,42 @@ def _policy(suffix: str, protected: dict[str, list[str]], selector: dict[str, An
         "validations": [
             {
                 "expression": f"has({annotations}) && '{CONFIRMATION_DELETION}' in {annotations}"
-                f" && {annotations}['{CONFIRMATION_DELETION}'] == 'true'",
+                f" && {annotations}['{CONFIRMATION_DELETION}'] in {_TRUE}",
                 "message": f"annotate the object with {CONFIRMATION_DELETION}=true before you delete it",
                 "reason": "Forbidden",
             }
         ],
     }
     return _with_binding(name, spec)
+
+
+def frozen_extensions() -> list[dict[str, Any]]:
+    """Policy of a seed, and its binding: the spec of an extension object or an etcd does not change during deletion.
+
+    A controller that deletes an infrastructure must delete the one that it has created.
+    """
+    extensions: dict[str, list[str]] = {}
+    for served in (model.definition for model in kinds("seed")):
+        if served.group in (EXTENSIONS, DRUID) and served.plural not in ("clusters", "etcdcopybackupstasks"):
+            extensions.setdefault(served.group, []).append(served.plural)
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": plurals}
+        for group, plurals in extensions.items()
+    ]
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules},
+        "matchConditions": [{"name": "is-deleted", "expression": "has(oldObject.metadata.deletionTimestamp)"}],
+        "validations": [
+            {
+                "expression": "has(object.spec) == has(oldObject.spec)"
+                " && (!has(object.spec) || object.spec == oldObject.spec)",
+                "message": "the object is being deleted: its spec cannot change any more",
+                "reason": "Invalid",
+            }
+        ],
+    }
+    return _with_binding("frozen-extensions.gardener.cloud", spec)
 
 
 def control_plane_pods() -> list[dict[str, Any]]:

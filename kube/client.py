@@ -107,6 +107,21 @@ class Guard:
     """Resolves names. It needs threads of its own: a tenant's DNS server may delay its answers."""
 
 
+class Pace:
+    """Limits the requests of a client: ``burst`` at once after a pause, and ``qps`` per second in the long run."""
+
+    def __init__(self, qps: float, burst: int) -> None:
+        self._gap, self._credit = 1 / qps, (burst - 1) / qps
+        self._next = float("-inf")
+
+    async def wait(self) -> None:
+        """Return when the next request may be sent."""
+        now = asyncio.get_running_loop().time()
+        self._next = max(self._next + self._gap, now - self._credit)
+        if self._next > now:
+            await asyncio.sleep(self._next - now)
+
+
 @dataclass
 class _Budget:
     """Bytes that all pages of one list may have together."""
@@ -190,6 +205,7 @@ class KubeClient:
         self._transport: _Transport | None = None
         self._retired: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_PARALLEL_REQUESTS)
+        self.pace: Pace | None = None
         self._discovered: dict[tuple[str, str], Resource] = {}
         self._discovery = asyncio.Lock()
         self._closed = False
@@ -404,11 +420,16 @@ class KubeClient:
 
     # Writing
 
-    async def create(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
+    async def create(self, obj: Mapping[str, Any], *, subresource: str = "", manager: str = "") -> Object:
         """Create an object, or a subresource of the named object, such as ``token``. Raises AlreadyExists."""
         res = await self._resource(obj)
         name = str(obj["metadata"].get("name", "")) if subresource else ""
-        return _object(await self._call("POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj))
+        query = {"fieldManager": manager} if manager else None
+        return _object(
+            await self._call(
+                "POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj, query=query
+            )
+        )
 
     async def dry_run(self, obj: Mapping[str, Any]) -> tuple[Object, tuple[str, ...]]:
         """Ask for a creation, or for a replacement of the object if it has a resourceVersion; nothing is stored.
@@ -433,11 +454,19 @@ class KubeClient:
         warnings = tuple(re.sub(r"\\(.)", r"\1", each[1]) for each in told if each)
         return _object(_parsed(response, await self._content(response, doing))), warnings
 
-    async def replace(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
-        """Replace the object. Raises Conflict if the live object has another resourceVersion than ``obj``."""
+    async def replace(
+        self, obj: Mapping[str, Any], *, subresource: str = "", manager: str = "", dry_run: bool = False
+    ) -> Object:
+        """Replace the object. Raises Conflict if the live object has another resourceVersion than ``obj``.
+
+        ``dry_run``: return the object as it would be stored, and store nothing.
+        """
         res = await self._resource(obj)
         name = str(obj["metadata"]["name"])
-        return _object(await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj))
+        query = ({"fieldManager": manager} if manager else {}) | ({"dryRun": "All"} if dry_run else {})
+        return _object(
+            await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj, query=query or None)
+        )
 
     async def apply(
         self,
@@ -670,6 +699,8 @@ class KubeClient:
     ) -> Any:
         async with self._slots:
             for attempt in range(_BUSY_RETRIES + 1):
+                if self.pace is not None:
+                    await self.pace.wait()
                 try:
                     response = await self._open(
                         method,

@@ -12,6 +12,26 @@ def label_selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
+def selector_of(selector: Mapping[str, Any]) -> str:
+    """A label selector, as list requests take it, for a LabelSelector of a spec. Empty: it selects all objects.
+
+    Raises ValueError if an operator is unknown.
+    """
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for each in selector.get("matchExpressions") or ():
+        key, operator, values = each["key"], each["operator"], ",".join(each.get("values") or ())
+        match operator:
+            case "In" | "NotIn":
+                parts.append(f"{key} {operator.lower()} ({values})")
+            case "Exists":
+                parts.append(key)
+            case "DoesNotExist":
+                parts.append(f"!{key}")
+            case _:
+                raise ValueError(f"a label selector has the unknown operator {operator!r} for label {key}")
+    return ",".join(parts)
+
+
 def owner_reference(resource: Resource, name: str, uid: str, *, controller: bool = True) -> Object:
     """An entry of ``ownerReferences``: the object is deleted once all of its owners are gone.
 

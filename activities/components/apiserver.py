@@ -328,7 +328,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         select=SELECT,
         replicas=server.replicas,
         # A running API server refuses another list of paths for anonymous clients, so a change of it rolls the pods.
-        annotations={**base.references(files), "checksum/anonymous": base.checksum(_anonymous(server))},
+        annotations={"checksum/anonymous": base.checksum(_anonymous(server))},
         pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"} if server.workers else None,
         pod={
             "automountServiceAccountToken": False,

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ Labels = Mapping[str, str]
 NON_ROOT = 65532
 """User and group of every container that needs no root, as in distroless images."""
 
+_VERSIONED = re.compile("-[0-9a-f]{8}$")
+"""End of the name of an object that is named after its content."""
 VERSIONED_LABEL = "resources.gardener.cloud/garbage-collectable-reference"
 REFERENCE_PREFIX = "reference.resources.gardener.cloud"
 
@@ -57,10 +60,11 @@ def deployment(
 ) -> Manifest:
     """A Deployment that never has fewer pods than wanted during a rollout, unless ``recreate``.
 
-    The annotations are set on the object and on its pod template, so that a changed checksum rolls the pods.
+    The annotations are set on the object and on its pod template, so that a changed checksum rolls the pods. The
+    versioned objects that the pods use are named there, too.
     """
     strategy: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    return {
+    made = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata(name, namespace, labels={**select, **(labels or {})}, annotations=annotations),
@@ -78,6 +82,7 @@ def deployment(
             },
         },
     }
+    return with_references(made)
 
 
 def daemon_set(
@@ -86,16 +91,16 @@ def daemon_set(
     *,
     select: Labels,
     labels: Labels,
-    annotations: Labels,
+    annotations: Labels | None = None,
     pod: Manifest,
     max_unavailable: int | str = 1,
 ) -> Manifest:
     """A DaemonSet with one pod on each node, whatever the node's state, in the node's network.
 
     ``labels`` include those of ``select``. The annotations are set on the pod template, so that a changed checksum
-    rolls the pods.
+    rolls the pods. The versioned objects that the pods use are named there, too.
     """
-    return {
+    made = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": metadata(name, namespace, labels=labels),
@@ -104,7 +109,7 @@ def daemon_set(
             "revisionHistoryLimit": 2,
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": max_unavailable}},
             "template": {
-                "metadata": {"labels": dict(labels), "annotations": dict(annotations)},
+                "metadata": {"labels": dict(labels), "annotations": dict(annotations or {})},
                 "spec": {
                     "hostNetwork": True,
                     "dnsPolicy": "Default",
@@ -116,6 +121,7 @@ def daemon_set(
             },
         },
     }
+    return with_references(made)
 
 
 def control_plane_labels(app: str, role: str = "") -> dict[str, str]:
@@ -477,13 +483,49 @@ def secret(name: str, namespace: str, data: Labels, *, labels: Labels) -> Manife
     }
 
 
-def references(objects: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Annotations that name the versioned objects of a pod template for the garbage collector."""
-    return {
-        f"{REFERENCE_PREFIX}/{item['kind'].lower()}-{checksum(item['metadata']['name'])[:8]}": item["metadata"]["name"]
-        for item in objects
-        if item["metadata"].get("labels", {}).get(VERSIONED_LABEL)
+def with_references(workload: Manifest) -> Manifest:
+    """The workload with annotations that name the versioned objects its pods use, for the garbage collector.
+
+    The annotations are on the object and on its pod template. They name each ConfigMap and Secret with the hash of its
+    content at the end of its name, in volumes, variables and pull secrets.
+    """
+    template = workload["spec"]["template"]
+    found = {
+        f"{REFERENCE_PREFIX}/{kind}-{checksum(name)[:8]}": name
+        for kind, name in sorted(_used_by(template["spec"]))
+        if _VERSIONED.search(name)
     }
+    if not found:
+        return workload
+    return {
+        **workload,
+        "metadata": _annotated(workload["metadata"], found),
+        "spec": {**workload["spec"], "template": {**template, "metadata": _annotated(template["metadata"], found)}},
+    }
+
+
+def _annotated(meta: Manifest, annotations: Mapping[str, str]) -> Manifest:
+    return {**meta, "annotations": {**annotations, **(meta.get("annotations") or {})}}
+
+
+def _used_by(pod: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Kind, in lower case, and name of each ConfigMap and Secret that a pod mounts, reads or pulls images with."""
+    parts: list[tuple[str, Mapping[str, Any] | None, str]] = [
+        ("secret", each, "name") for each in pod.get("imagePullSecrets") or ()
+    ]
+    for volume in pod.get("volumes") or ():
+        for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
+            # A volume names its Secret by secretName, a source of a projected volume by name.
+            parts.append(("secret", source.get("secret"), "secretName" if source is volume else "name"))
+            parts.append(("configmap", source.get("configMap"), "name"))
+    for container in (*pod.get("containers", ()), *pod.get("initContainers", ())):
+        for each in container.get("envFrom") or ():
+            parts += [("secret", each.get("secretRef"), "name"), ("configmap", each.get("configMapRef"), "name")]
+        for each in container.get("env") or ():
+            source = each.get("valueFrom") or {}
+            parts.append(("secret", source.get("secretKeyRef"), "name"))
+            parts.append(("configmap", source.get("configMapKeyRef"), "name"))
+    return {(kind, name) for kind, part, key in parts if part and (name := part.get(key))}
 
 
 def to_json(value: Any) -> str:

@@ -131,7 +131,6 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         autoscaler.namespace,
         select=SELECT,
         replicas=autoscaler.replicas,
-        annotations=base.references([file]),
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,

@@ -151,7 +151,6 @@ def _blackbox_exporter(
             select=BLACKBOX_SELECT,
             labels=labels,
             replicas=replicas,
-            annotations=base.references([config]),
             pod={
                 "serviceAccountName": BLACKBOX_EXPORTER,
                 "securityContext": base.non_root_pod(),

@@ -409,7 +409,6 @@ def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manif
         select=SELECT,
         labels=_labels(place),
         replicas=replicas,
-        annotations=base.references([config]),
         pod={
             "serviceAccountName": NAME,
             "priorityClassName": priority.SYSTEM_CRITICAL,

@@ -136,7 +136,6 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
         NAMESPACE,
         select=SELECT,
         labels=labels,
-        annotations=base.references([config]),
         max_unavailable="10%",
         pod={
             "serviceAccountName": NAME,

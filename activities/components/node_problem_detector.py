@@ -115,7 +115,6 @@ def _daemon_set(config: Manifest, api_server: str) -> Manifest:
         NAMESPACE,
         select=SELECT,
         labels=labels,
-        annotations=base.references([config]),
         max_unavailable="100%",
         pod={
             "serviceAccountName": NAME,

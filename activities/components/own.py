@@ -44,7 +44,6 @@ def workload(
         namespace,
         select=select,
         replicas=replicas,
-        annotations=base.references([file]),
         pod={
             "serviceAccountName": name,
             "automountServiceAccountToken": True,

@@ -241,7 +241,7 @@ def _deployment(prometheus: Prometheus, config: Manifest) -> Manifest:
         data=_DATA,
         cpu="100m",
         memory="350Mi",
-        annotations={**base.references([config]), **monitoring.checksum(prometheus.served)},
+        annotations=monitoring.checksum(prometheus.served),
         mounts=mounts,
         volumes=volumes,
         automountServiceAccountToken=True,

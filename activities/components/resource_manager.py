@@ -84,7 +84,6 @@ def seed_objects(replicas: int) -> list[Manifest]:
         select=SELECT,
         replicas=replicas,
         labels={"gardener.cloud/role": "seed"},
-        annotations=base.references([file]),
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,

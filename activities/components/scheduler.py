@@ -125,7 +125,6 @@ def _deployment(scheduler: Scheduler, configuration: Manifest) -> Manifest:
         scheduler.namespace,
         select=SELECT,
         replicas=scheduler.replicas,
-        annotations=base.references([configuration]),
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

@@ -242,7 +242,6 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         server.namespace,
         select=SELECT,
         replicas=server.replicas,
-        annotations=base.references([openvpn, proxy]),
         pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"},
         pod={
             "automountServiceAccountToken": False,

@@ -39,7 +39,7 @@ from api.decisions.conditions import Finding, Operation, find_condition, merge
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.names import dns_record_type
-from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
+from api.policies import seed_policies
 from api.times import timestamp
 
 INGRESS_DNS = "seed-ingress"
@@ -154,7 +154,7 @@ class SeedActivities:
         cache = self._clusters.seed_caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
         for definition in definitions:
             await heartbeating(cache.wait_for(definition["metadata"]["name"], None, _established, 60))
-        for policy in (*deletion_protection("seed"), *control_plane_pods(), *managed_resource_classes()):
+        for policy in seed_policies():
             await seed.apply(policy, manager=MANAGER)
         return TaskResult(note=f"{len(definitions)} kinds")
 

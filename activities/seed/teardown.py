@@ -19,7 +19,7 @@ from api import resources
 from api.constants import CONFIRMATION_DELETION, GARDEN_NAMESPACE
 from api.contracts.operations import SeedTask, TaskResult, Wait
 from api.crds import crds
-from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
+from api.policies import seed_policies
 from api.resources import Resource
 from kube.client import Object
 from kube.errors import NotFound
@@ -112,7 +112,7 @@ class SeedTeardownActivities:
                 await seed.delete(resources.CUSTOM_RESOURCE_DEFINITION, name, uid=live["metadata"]["uid"])
         for definition in definitions:
             await self._gone(resources.CUSTOM_RESOURCE_DEFINITION, definition["metadata"]["name"], _GONE_SECONDS)
-        for policy in reversed([*deletion_protection("seed"), *control_plane_pods(), *managed_resource_classes()]):
+        for policy in reversed(seed_policies()):
             kind = resources.resource_of(policy["apiVersion"], policy["kind"])
             await seed.delete(kind, policy["metadata"]["name"])
         return TaskResult(note=f"{len(definitions)} kinds")

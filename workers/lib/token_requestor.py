@@ -55,14 +55,20 @@ class TokenRequestor:
         secret_class: str,
         labels: str = "",
         workers: int = 5,
+        resync: float = 86400.0,
     ) -> None:
-        """``labels``: selector of the Secrets to watch; empty: the watch is one that others use for all Secrets."""
+        """``secret_class``: class of the Secrets to serve; empty: Secrets of all classes, and those without a class.
+
+        ``labels``: selector of the Secrets to watch; empty: the watch is one that others use for all Secrets.
+        ``resync``: seconds after which a token is checked again, for example whether its target Secret still exists.
+        """
         self._source = source
         self._caches = source_caches
         self._target = target
         self._namespaces = tuple(namespaces)
         self._class = secret_class
         self._labels = labels
+        self._resync = resync
         self._controller = Controller(
             "token-requestor", self._reconcile, workers=workers, first_delay=0.2, longest_delay=15.0
         )
@@ -79,10 +85,8 @@ class TokenRequestor:
 
     def _responsible(self, secret: Object) -> bool:
         labels = secret["metadata"].get("labels") or {}
-        return (
-            labels.get(names.PURPOSE) == names.PURPOSE_TOKEN_REQUESTOR
-            and labels.get(names.CLASS, self._class) == self._class
-        )
+        purpose, secret_class = labels.get(names.PURPOSE), labels.get(names.CLASS)
+        return purpose == names.PURPOSE_TOKEN_REQUESTOR and self._class in ("", secret_class)
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         secret = await self._source.find(SECRET, key.name, key.namespace)
@@ -95,13 +99,13 @@ class TokenRequestor:
             return None
         remaining = await self._remaining(key, secret)
         if remaining is not None:
-            return Requeue(remaining.total_seconds())
+            return Requeue(min(remaining.total_seconds(), self._resync))
 
         await self._ensure_account(name, namespace, annotation(secret, names.SA_LABELS))
         token, lifetime = await self._request(name, namespace, secret)
         pause = renew_after(lifetime, random.random())
         await self._store(secret, token, datetime.now(UTC) + pause)
-        return Requeue(pause.total_seconds())
+        return Requeue(min(pause.total_seconds(), self._resync))
 
     async def _remaining(self, key: Key, secret: Object) -> timedelta | None:
         """Time until the token in the Secret must be renewed; None: renew it now."""
@@ -186,6 +190,11 @@ class TokenRequestor:
         key = key_of(secret)
         data = self._with_token(secret, token)
         if target := _target_secret(secret):
+            if "kubeconfig" not in data:
+                # After the first time the kubeconfig is in the target Secret alone.
+                there = await self._target.find(SECRET, target.name, target.namespace)
+                if there is not None and "kubeconfig" in (there.get("data") or {}):
+                    data = self._with_token(there, token, annotated=secret)
             await self._target.apply(
                 {
                     "apiVersion": "v1",
@@ -205,9 +214,9 @@ class TokenRequestor:
             raise TryAgain(str(error), after=0.05) from None
         self._written[key] = written["metadata"]["resourceVersion"]
 
-    def _with_token(self, secret: Object, token: str) -> Mapping[str, str | None]:
-        """Fields to write into the Secret's data."""
-        ca = self._target.endpoint.ca if annotation(secret, names.SA_INJECT_CA) == "true" else ""
+    def _with_token(self, secret: Object, token: str, annotated: Object | None = None) -> Mapping[str, str | None]:
+        """Fields to write into the Secret's data. ``annotated``: the Secret with the annotations, if another one."""
+        ca = self._target.endpoint.ca if annotation(annotated or secret, names.SA_INJECT_CA) == "true" else ""
         encoded = (secret.get("data") or {}).get("kubeconfig")
         if encoded is None:
             return {"token": _encode(token)} | ({"bundle.crt": _encode(ca)} if ca else {})

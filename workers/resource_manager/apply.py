@@ -1,15 +1,19 @@
 """Applies one object to the target cluster, or deletes it.
 
-Objects are written by server-side apply: fields that we no longer name are removed, fields of other managers stay, and
-writing the same object again changes nothing. That covers most of the merge table of spec/resource-manager.md 3. For
-the rest, ``adapt`` copies values from the live object first.
+The applier reads the live object, computes what the object is to be (``merge``), and replaces the live object with it.
+Server-side apply would not do: fields that other managers added would stay, and the manifest decides about these, too.
+
+The API server completes objects by defaults, so a comparison of the two objects alone finds differences where there
+are none. The applier therefore asks for a dry run, and writes only if the API server would store another object.
 """
 
 import asyncio
+import hashlib
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Set
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from api.durations import parse_duration
 from api.resources import (
@@ -23,10 +27,11 @@ from api.resources import (
 )
 from kube.client import KubeClient, Object
 from kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
-from kube.objects import label_selector
+from kube.objects import selector_of
 from workers.lib import resource_names as names
 from workers.lib.resource_names import annotation
-from workers.resource_manager.manifests import Reference, pod_templates, truthy_annotation
+from workers.resource_manager.manifests import Reference, truthy_annotation
+from workers.resource_manager.merge import Applied, merge
 
 MANAGER = "gardener-resource-manager"
 
@@ -34,45 +39,87 @@ _log = logging.getLogger(__name__)
 
 _FOREGROUND = frozenset({"apps", "extensions", "batch"})
 _SCALED = (DEPLOYMENT.kind, STATEFUL_SET.kind)
+_TRIES = 5
+"""Maximum number of times that an object is read and written in one run, if others write it at the same time."""
+_VOLATILE = frozenset({"managedFields", "resourceVersion", "generation"})
+"""Metadata that differ between an object and the answer to a dry run that changes nothing."""
 
 
 class Applier:
     """Writes to one target cluster."""
 
-    def __init__(self, target: KubeClient) -> None:
+    def __init__(self, target: KubeClient, *, always_update: bool = False) -> None:
+        """``always_update``: write each object in each run, without a dry run before."""
         self._target = target
+        self._always_update = always_update
+        self._settled: dict[Reference, tuple[str, bytes]] = {}
+        """Resource version of each object that a dry run did not change, and the digest of what was to be written."""
 
-    async def apply(self, obj: Object, *, force_labels: bool = False, force_annotations: bool = False) -> Object:
-        """Create or update an object. Raises ApiError, also after an object that cannot be updated was deleted."""
+    async def apply(
+        self,
+        obj: Object,
+        *,
+        applied: Applied | None = None,
+        force_labels: bool = False,
+        force_annotations: bool = False,
+    ) -> Object:
+        """Create or update an object. ``applied``: its labels and annotations as they were written last.
+
+        A second run finds the object as it is to be, and writes nothing. Raises ApiError, also after an object that
+        cannot be updated was deleted.
+        """
         resource = await self._target.resource_for(obj["apiVersion"], obj["kind"])
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return await self._apply_once(obj, resource, applied or Applied(), force_labels, force_annotations)
+            except (AlreadyExists, Conflict, NotFound):
+                # Another component has created, changed or deleted the object since it was read.
+                if attempt == _TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _apply_once(
+        self, obj: Object, resource: Resource, applied: Applied, force_labels: bool, force_annotations: bool
+    ) -> Object:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
-        if truthy_annotation(obj, names.IGNORE):
-            return await self._create_only(obj, resource)
-        wanted = obj
         live = await self._target.find(resource, name, namespace)
-        if live is not None and needs_live(obj):
-            wanted = adapt(obj, live, autoscaled=await self._autoscaled(obj))
+        if live is None:
+            return await self._target.create(obj, manager=MANAGER)
+        if truthy_annotation(obj, names.IGNORE):
+            return live
+        wanted = merge(
+            obj,
+            live,
+            applied,
+            force_labels=force_labels,
+            force_annotations=force_annotations,
+            autoscaled=await self._autoscaled(obj, live),
+        )
         try:
-            if live is None:
-                written = await self._target.apply_blindly(wanted, manager=MANAGER)
-            else:
-                written = await self._target.apply(wanted, manager=MANAGER, live=live)
+            if not self._always_update and await self._is_settled(Reference.of(obj), wanted, live):
+                return live
+            return await self._target.replace(wanted, manager=MANAGER)
         except Invalid as error:
             await self._delete_what_cannot_be_updated(obj, resource, error)
             raise
-        if force_labels or force_annotations:
-            written = await self._drop_foreign(obj, written, resource, force_labels, force_annotations)
-        return written
 
-    async def _create_only(self, obj: Object, resource: Resource) -> Object:
-        try:
-            return await self._target.create(obj)
-        except AlreadyExists:
-            return await self._target.get(resource, obj["metadata"]["name"], obj["metadata"].get("namespace"))
+    async def _is_settled(self, reference: Reference, wanted: Object, live: Object) -> bool:
+        """Whether the API server would store the live object again, if it were replaced by the wanted object."""
+        if wanted == {**live, "metadata": _without(live["metadata"], {"managedFields"})}:
+            return True
+        state = live["metadata"]["resourceVersion"], _digest(wanted)
+        if self._settled.get(reference) == state:
+            return True
+        self._settled.pop(reference, None)
+        if _stored(await self._target.replace(wanted, manager=MANAGER, dry_run=True)) != _stored(live):
+            return False
+        self._settled[reference] = state
+        return True
 
-    async def _autoscaled(self, obj: Object) -> bool:
+    async def _autoscaled(self, obj: Object, live: Object) -> bool:
         """Whether a HorizontalPodAutoscaler scales the object, so that its replicas are not ours to set."""
-        if obj["kind"] not in _SCALED or (obj.get("spec") or {}).get("replicas") is None:
+        replicas = (obj.get("spec") or {}).get("replicas")
+        if obj["kind"] not in _SCALED or replicas in (None, (live.get("spec") or {}).get("replicas")):
             return False
         metadata = obj["metadata"]
         for scaler in await self._target.list(HORIZONTAL_POD_AUTOSCALER, metadata["namespace"]):
@@ -99,20 +146,6 @@ class Applier:
             uid=live["metadata"]["uid"],
             propagation=cast('Literal["Background", "Foreground", "Orphan"] | None', propagation),
         )
-
-    async def _drop_foreign(
-        self, obj: Object, live: Object, resource: Resource, labels: bool, annotations: bool
-    ) -> Object:
-        patch: dict[str, dict[str, None]] = {}
-        for field, forced in (("labels", labels), ("annotations", annotations)):
-            wanted = obj["metadata"].get(field) or {}
-            foreign = {key: None for key in live["metadata"].get(field) or {} if key not in wanted}
-            if forced and foreign:
-                patch[field] = foreign
-        if not patch:
-            return live
-        metadata = live["metadata"]
-        return await self._target.patch(resource, metadata["name"], metadata.get("namespace"), {"metadata": patch})
 
     async def release(self, reference: Reference, origin: str) -> None:
         """Remove our annotations from an object that this ManagedResource no longer manages.
@@ -144,6 +177,7 @@ class Applier:
         ``origin``: keep an object that has another origin. None: delete it, whatever its origin is.
         """
         namespace = reference.namespace or None
+        self._settled.pop(reference, None)
         try:
             resource = await self._target.resource_for(reference.api_version, reference.kind)
         except NotFound:
@@ -208,7 +242,7 @@ class Applier:
 
     async def _delete_claims(self, stateful_set: Object) -> None:
         namespace = stateful_set["metadata"]["namespace"]
-        selector = label_selector((stateful_set["spec"].get("selector") or {}).get("matchLabels") or {})
+        selector = selector_of(stateful_set["spec"].get("selector") or {})
         claims = await self._target.list(PERSISTENT_VOLUME_CLAIM, namespace, labels=selector) if selector else []
         await asyncio.gather(
             *(
@@ -233,50 +267,14 @@ class Applier:
         return f" ({'; '.join(texts)})" if texts else ""
 
 
-def needs_live(obj: Mapping[str, Any]) -> bool:
-    """Whether the applied object depends on the live object."""
-    return (
-        obj["kind"] == STATEFUL_SET.kind
-        or (obj["kind"] == DEPLOYMENT.kind and (obj.get("spec") or {}).get("replicas") is not None)
-        or annotation(obj, names.PRESERVE_RESOURCES) == "true"
-    )
+def _stored(obj: Object) -> Object:
+    """The part of an object that a write changes."""
+    return {**obj, "metadata": _without(obj["metadata"], _VOLATILE)}
 
 
-def adapt(obj: Object, live: Mapping[str, Any], *, autoscaled: bool = False) -> Object:
-    """The object to apply, with those values that the live object decides.
-
-    These values are copied, not left out: a field that we owned and no longer name would be reset.
-    """
-    wanted: Object = {**obj, "spec": dict(obj.get("spec") or {})}
-    spec, live_spec = wanted["spec"], live.get("spec") or {}
-    if obj["kind"] in _SCALED and "replicas" in live_spec:
-        keep = annotation(obj, names.PRESERVE_REPLICAS) == "true" or autoscaled
-        if keep or spec.get("replicas") is None:
-            spec["replicas"] = live_spec["replicas"]
-    if obj["kind"] == STATEFUL_SET.kind and live_spec.get("volumeClaimTemplates"):
-        # Immutable: the API server would refuse a change each time.
-        spec["volumeClaimTemplates"] = [
-            {key: value for key, value in claim.items() if key != "status"}
-            for claim in live_spec["volumeClaimTemplates"]
-        ]
-    if annotation(obj, names.PRESERVE_RESOURCES) == "true":
-        _keep_resources(wanted, live)
-    return wanted
+def _without(metadata: Object, keys: Set[str]) -> Object:
+    return {key: value for key, value in metadata.items() if key not in keys}
 
 
-def _keep_resources(wanted: Object, live: Mapping[str, Any]) -> None:
-    """Copy the live cpu and memory of each container, as an autoscaler has set them; not of init containers."""
-    for template, live_template in zip(pod_templates(wanted), pod_templates(live), strict=False):
-        living = {
-            container["name"]: container.get("resources") or {} for container in live_template["spec"]["containers"]
-        }
-        containers = []
-        for container in template["spec"]["containers"]:
-            resources = {key: dict(value) for key, value in (container.get("resources") or {}).items() if value}
-            for part in ("requests", "limits"):
-                for quantity in ("cpu", "memory"):
-                    value = (living.get(container["name"], {}).get(part) or {}).get(quantity)
-                    if value is not None:
-                        resources.setdefault(part, {})[quantity] = value
-            containers.append({**container, "resources": resources} if resources else container)
-        template["spec"] = {**template["spec"], "containers": containers}
+def _digest(obj: Object) -> bytes:
+    return hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).digest()

@@ -1,13 +1,14 @@
 """Configuration of the resource manager: the fields of Gardener's ``ResourceManagerConfiguration``.
 
-Durations are written as in Go: ``1m``, ``12h``.
+Durations are written as in Go: ``1m``, ``12h``. Older names of a field are read, too. A feature that this resource
+manager lacks may be configured; if it is enabled, the process logs a warning with the reason when it starts.
 """
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
 
 from api.durations import parse_duration
 from api.meta import LabelSelector
@@ -33,16 +34,98 @@ class ClientConnection(ApiModel):
     """Kubeconfig file. It is read again when it or its token file has changed. None: the pod's service account."""
     namespaces: tuple[str, ...] = ()
     """Namespaces whose objects are served; none: all namespaces."""
+    qps: float = Field(default=100.0, gt=0)
+    """Requests per second, without watches."""
+    burst: int = Field(default=130, ge=1)
+    """Requests that may be sent at once after a pause."""
+    cache_resync_period: Duration = timedelta(hours=24)
+    """Period in which tokens and delays of node agents are checked, also without an event. ManagedResources have a
+    ``syncPeriod`` of their own."""
+    accept_content_types: Literal["", "application/json"] = ""
+    content_type: Literal["", "application/json"] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_namespace(cls, given: object) -> object:
+        """Read ``namespace``, the older name, which takes one namespace."""
+        if not isinstance(given, dict) or "namespace" not in given:
+            return given
+        if given.get("namespaces"):
+            raise ValueError("namespace and namespaces are both set: set namespaces alone")
+        rest = {key: value for key, value in given.items() if key != "namespace"}
+        return rest | ({"namespaces": (given["namespace"],)} if given["namespace"] else {})
+
+
+class Address(ApiModel):
+    """Where the process listens."""
+
+    address: str = Field(default="0.0.0.0", validation_alias=AliasChoices("address", "bindAddress"))
+    port: int = Field(default=0, ge=0, le=65535)
+
+    @property
+    def of_health(self) -> HealthConfig:
+        return HealthConfig(address=self.address, port=self.port)
+
+
+class TLS(ApiModel):
+    server_cert_dir: Path
+    """Folder with ``tls.crt`` and ``tls.key``."""
+
+
+class WebhookServer(ApiModel):
+    bind_address: str = "0.0.0.0"
+    port: int = Field(default=9449, ge=0, le=65535)
+    tls: TLS | None = None
 
 
 class Server(ApiModel):
-    health: HealthConfig = HealthConfig(address="0.0.0.0", port=8081)
+    health: Address = Field(default=Address(port=8081), validation_alias=AliasChoices("health", "healthProbes"))
+    """Address of /healthz, /readyz and /metrics."""
+    metrics: Address | None = None
+    """One more address of /metrics."""
+    webhooks: WebhookServer | None = None
+
+
+class LeaderElection(LeaderElectionConfig):
+    resource_lock: Literal["leases"] = "leases"
+
+
+class Debugging(ApiModel):
+    enable_profiling: Literal[False] = False
+    enable_contention_profiling: Literal[False] = False
+
+
+class Lacking(ApiModel):
+    """A feature that this resource manager lacks, with fields that it does not read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    enabled: bool = False
+
+
+class Webhooks(ApiModel):
+    crd_deletion_protection: Lacking = Field(default=Lacking(), alias="crdDeletionProtection")
+    endpoint_slice_hints: Lacking = Lacking()
+    extension_validation: Lacking = Lacking()
+    high_availability_config: Lacking = Lacking()
+    kubernetes_service_host: Lacking = Lacking()
+    node_agent_authorizer: Lacking = Lacking()
+    pod_kube_api_server_load_balancing: Lacking = Lacking()
+    pod_scheduler_name: Lacking = Lacking()
+    pod_topology_spread_constraints: Lacking = Lacking()
+    projected_token_mount: Lacking = Lacking()
+    seccomp_profile: Lacking = Lacking()
+    system_components_config: Lacking = Lacking()
+    token_invalidator: Lacking = Lacking()
+    vpa_in_place_updates: Lacking = Field(default=Lacking(), alias="vpaInPlaceUpdates")
 
 
 class ManagedResourceController(ApiModel):
     concurrent_syncs: int = Field(default=5, ge=1)
     sync_period: Duration = timedelta(minutes=1)
     """Period in which all objects are applied again, also if nothing has changed."""
+    always_update: bool = False
+    """Whether to write each object in each period, also if it is as it is to be."""
     managed_by_label_value: str = "gardener"
     """Value of label ``resources.gardener.cloud/managed-by`` on all objects; health watches select by it."""
     trusted_namespaces: tuple[str, ...] | None = None
@@ -51,6 +134,9 @@ class ManagedResourceController(ApiModel):
 
 
 class HealthController(ApiModel):
+    concurrent_syncs: int = Field(default=0, ge=0)
+    """Workers in addition to those of ``managedResource``: health and applying share one queue, so that one of them
+    writes the status at a time."""
     sync_period: Duration = timedelta(minutes=1)
     """Period in which health is checked, also without an event."""
 
@@ -62,6 +148,7 @@ class GarbageCollectorController(ApiModel):
 
 class CSRApproverController(ApiModel):
     enabled: bool = False
+    concurrent_syncs: int = Field(default=1, ge=1)
     machine_namespace: str | None = None
     """Namespace of the Machines in the source cluster. None: nodes need no Machine."""
 
@@ -83,8 +170,7 @@ class TokenRequestorController(ApiModel):
     enabled: bool = False
     concurrent_syncs: int = Field(default=5, ge=1)
     class_: str = Field(default="shoot", alias="class")
-    """Value of label ``resources.gardener.cloud/class`` on the Secrets to serve. Secrets without the label are served,
-    too."""
+    """Value of label ``resources.gardener.cloud/class`` on the Secrets to serve. Empty: Secrets of all classes."""
 
 
 class NodeAgentReconciliationDelayController(ApiModel):
@@ -115,21 +201,52 @@ class Controllers(ApiModel):
     """Prefix of the origin annotation. ``<cluster>`` and ``<default>`` stand for the value in ConfigMap
     kube-system/cluster-identity."""
     resource_class: str = DEFAULT_CLASS
-    managed_resource: ManagedResourceController = ManagedResourceController()
+    managed_resource: ManagedResourceController = Field(
+        default=ManagedResourceController(), validation_alias=AliasChoices("managedResource", "managedResources")
+    )
     health: HealthController = HealthController()
     garbage_collector: GarbageCollectorController = GarbageCollectorController()
-    csr_approver: CSRApproverController = CSRApproverController()
+    csr_approver: CSRApproverController = Field(
+        default=CSRApproverController(), validation_alias=AliasChoices("csrApprover", "kubeletCSRApprover")
+    )
+    network_policy: Lacking = Lacking()
+    node: Lacking = Lacking()
+    node_critical_components: Lacking = Lacking()
+    token_invalidator: Lacking = Lacking()
     node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
     node_agent_access: NodeAgentAccessController = NodeAgentAccessController()
     token_requestor: TokenRequestorController = TokenRequestorController()
     network_policy: NetworkPolicyController = NetworkPolicyController()
 
 
+_INSTEAD = {
+    "webhooks.crdDeletionProtection": "admission policies of the seed do it",
+    "webhooks.extensionValidation": "schemas of the definitions and admission policies of the seed do it",
+}
+
+
 class ResourceManagerConfig(ApiModel):
+    api_version: Literal["resourcemanager.config.gardener.cloud/v1alpha1"] | None = None
+    kind: Literal["ResourceManagerConfiguration"] | None = None
     source_client_connection: ClientConnection = ClientConnection()
     """Cluster with the ManagedResources."""
     target_client_connection: ClientConnection | None = None
     """Cluster with the objects; None: the source cluster."""
+    log_level: Literal["debug", "info", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
     server: Server = Server()
+    debugging: Debugging = Debugging()
     controllers: Controllers = Controllers()
-    leader_election: LeaderElectionConfig = LeaderElectionConfig()
+    webhooks: Webhooks = Webhooks()
+    leader_election: LeaderElection = LeaderElection()
+
+    def lacking(self) -> list[str]:
+        """A text on each feature that is enabled and that this resource manager lacks."""
+        found = [
+            f"{group}.{model.model_fields[name].alias}"
+            for group, part in (("controllers", self.controllers), ("webhooks", self.webhooks))
+            for model in (type(part),)
+            for name in model.model_fields
+            if isinstance(feature := getattr(part, name), Lacking) and feature.enabled
+        ]
+        return [f"{path} is enabled and not served: {_INSTEAD.get(path, 'set enabled to false')}" for path in found]

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from kube.client import KubeClient
+from kube.client import KubeClient, Pace
 from kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.resource_manager.config import ClientConnection
 
@@ -15,22 +15,25 @@ _LOOK_AGAIN = 1.0
 
 
 def source_client(connection: ClientConnection) -> KubeClient:
-    if connection.kubeconfig is None:
-        return KubeClient.in_cluster()
-    return KubeClient.from_kubeconfig(connection.kubeconfig)
+    return _client(connection)
 
 
 async def target_client(connection: ClientConnection) -> KubeClient:
     """A client of the target cluster; waits until its kubeconfig and token exist."""
-    if connection.kubeconfig is None:
-        return KubeClient.in_cluster()
     said = ""
-    while (why := _missing(connection.kubeconfig)) is not None:
+    while connection.kubeconfig is not None and (why := _missing(connection.kubeconfig)) is not None:
         if why != said:
             _log.info("waiting for credentials of the target cluster: %s", why)
             said = why
         await asyncio.sleep(_LOOK_AGAIN)
-    return KubeClient.from_kubeconfig(connection.kubeconfig)
+    return _client(connection)
+
+
+def _client(connection: ClientConnection) -> KubeClient:
+    path = connection.kubeconfig
+    client = KubeClient.in_cluster() if path is None else KubeClient.from_kubeconfig(path)
+    client.pace = Pace(connection.qps, connection.burst)
+    return client
 
 
 def _missing(path: Path) -> str | None:

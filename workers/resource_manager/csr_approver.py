@@ -140,12 +140,15 @@ class CSRApprover:
         target: KubeClient,
         target_caches: Caches,
         machine_namespace: str | None,
+        workers: int = 1,
     ) -> None:
         self._source = source
         self._target = target
         self._caches = target_caches
         self._machine_namespace = machine_namespace
-        self._controller = Controller("csr-approver", self._reconcile, workers=1, first_delay=0.2, longest_delay=10.0)
+        self._controller = Controller(
+            "csr-approver", self._reconcile, workers=workers, first_delay=0.2, longest_delay=10.0
+        )
 
     async def run(self) -> None:
         self._controller.watch(self._caches.of(CERTIFICATE_SIGNING_REQUEST), when=is_undecided)

@@ -25,7 +25,7 @@ from kube.controller import Controller, Requeue, TryAgain
 from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
 from kube.finalizers import ensure_finalizer, remove_finalizer
-from kube.objects import label_selector
+from kube.objects import selector_of
 from workers.lib import health
 from workers.lib import resource_names as names
 from workers.lib.resource_names import annotation
@@ -41,6 +41,7 @@ from workers.resource_manager.manifests import (
     in_order,
     truthy_annotation,
 )
+from workers.resource_manager.merge import Applied
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,10 @@ _APPLY_MARGIN = 0.1
 """Seconds added to the time of the next apply, so that this time has passed when the object is reconciled again."""
 _CACHE_SYNC_SECONDS = 10.0
 _PARALLEL_WRITES = 8
+_LONGEST_MESSAGE = 32_000
+"""Characters of a condition's message: the status also holds the references, and etcd takes 1.5 MB."""
+_SHORTEST_TEXT = 120
+"""Characters that remain of each text in a message: enough for kind, namespace and name of an object."""
 _BY_SECRET = "secretRefs"
 """Index of ManagedResources by the Secrets that they are applied from."""
 
@@ -97,12 +102,12 @@ class ManagedResourceController:
         self._target_caches = target_caches
         self._namespaces = tuple(namespaces)
         self._origin_prefix = f"{cluster_id}:" if cluster_id else ""
-        self._applier = Applier(target)
+        self._applier = Applier(target, always_update=config.managed_resource.always_update)
         self._lost_pods = LostPods(target)
         self._controller = Controller(
             "managed-resources",
             self._reconcile,
-            workers=config.managed_resource.concurrent_syncs,
+            workers=config.managed_resource.concurrent_syncs + config.health.concurrent_syncs,
             first_delay=0.2,
             longest_delay=15.0,
         )
@@ -195,13 +200,16 @@ class ManagedResourceController:
             return None
         finalizers = managed_resource["metadata"].get("finalizers") or []
         responsible = self._responsible(managed_resource)
+        deleting = bool(managed_resource["metadata"].get("deletionTimestamp"))
+        if truthy_annotation(managed_resource, names.IGNORE) and not deleting:
+            # Also after a change of the class: an ignored ManagedResource keeps its objects.
+            if responsible or self._finalizer in finalizers:
+                await self._report_ignored(managed_resource)
+            return None
         if not responsible and self._finalizer not in finalizers:
             return None
-        if managed_resource["metadata"].get("deletionTimestamp") or not responsible:
+        if deleting or not responsible:
             return await self._delete(managed_resource) if self._finalizer in finalizers else None
-        if truthy_annotation(managed_resource, names.IGNORE):
-            await self._report_ignored(managed_resource)
-            return None
         if any(name.startswith(names.FINALIZER) and name != self._finalizer for name in finalizers):
             # Another instance still deletes its objects; the removal of its finalizer requeues the ManagedResource.
             return None
@@ -269,7 +277,7 @@ class ManagedResourceController:
         resources = _status_resources(ours)
         digest = secrets_checksum(secrets)
         status = managed_resource.get("status") or {}
-        if status.get("secretsDataChecksum") != digest or _references(before) != _references(resources):
+        if status.get("secretsDataChecksum") != digest or before != resources:
             managed_resource = await self._announce(managed_resource)
 
         if stale and not faults:
@@ -279,7 +287,7 @@ class ManagedResourceController:
         await self._write(managed_resource, ours, resources)
         result = _applied("True", "ApplySucceeded", "All resources are applied.")
         if faults:
-            result = _applied("False", "DecodingFailed", f"Could not decode all resources: {'; '.join(faults)}")
+            result = _applied("False", "DecodingFailed", f"Could not decode all resources: {_all_of(faults)}")
             # Stale objects may be in a document that could not be decoded: keep their references, delete nothing.
             resources = _status_resources(ours, kept=[item for item in before if Reference.of(item) in stale])
         managed_resource = await self._report(
@@ -370,11 +378,11 @@ class ManagedResourceController:
     async def _prune(self, managed_resource: Object, stale: list[Reference]) -> Object:
         pending, errors = await self._delete_all(stale, managed_resource)
         if errors:
-            await self._report(managed_resource, _applied("False", "DeletionFailed", "; ".join(errors)))
-            raise TryAgain("; ".join(errors))
+            await self._report(managed_resource, _applied("False", "DeletionFailed", _all_of(errors)))
+            raise TryAgain(_all_of(errors))
         if pending:
-            await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
-            raise TryAgain("; ".join(pending), after=_PENDING_RETRY)
+            await self._report(managed_resource, _applied("Progressing", "DeletionPending", _all_of(pending)))
+            raise TryAgain(_all_of(pending), after=_PENDING_RETRY)
         return managed_resource
 
     async def _release(self, managed_resource: Object, orphans: list[Reference]) -> Object:
@@ -386,32 +394,49 @@ class ManagedResourceController:
         return managed_resource
 
     async def _write(self, managed_resource: Object, objects: list[Object], resources: list[Object]) -> None:
+        """Write all objects, also after one of them was refused. Raises TryAgain with all failures."""
         spec = managed_resource["spec"]
+        before = (managed_resource.get("status") or {}).get("resources") or []
+        equivalences = Equivalences(spec.get("equivalences") or ())
+        earlier = {equivalences.identity(Reference.of(entry)): entry for entry in before}
         slots = asyncio.Semaphore(_PARALLEL_WRITES)
+        failed: dict[Reference, str] = {}
 
         async def write(obj: Object) -> None:
+            reference = Reference.of(obj)
+            last = earlier.get(equivalences.identity(reference)) or {}
             async with slots:
-                written = await self._applier.apply(
-                    obj,
-                    force_labels=bool(spec.get("forceOverwriteLabels")),
-                    force_annotations=bool(spec.get("forceOverwriteAnnotations")),
-                )
-                self._written[Reference.of(obj)] = int(written["metadata"]["resourceVersion"])
+                try:
+                    written = await self._applier.apply(
+                        obj,
+                        applied=Applied(last.get("labels") or {}, last.get("annotations") or {}),
+                        force_labels=bool(spec.get("forceOverwriteLabels")),
+                        force_annotations=bool(spec.get("forceOverwriteAnnotations")),
+                    )
+                except ApiError as error:
+                    failed[reference] = str(error)
+                except (ValueError, TypeError, AttributeError, KeyError) as error:
+                    # A part of the object has another type than its kind has. The text may quote a Secret.
+                    _log.warning("ManagedResource %s: cannot merge %s: %s", key_of(managed_resource), reference,
+                                 type(error).__name__)  # fmt: skip
+                    failed[reference] = f"{reference} is malformed ({type(error).__name__})"
+                else:
+                    self._written[reference] = int(written["metadata"]["resourceVersion"])
 
         for group in in_order(objects):
-            results = await asyncio.gather(*(write(obj) for obj in group), return_exceptions=True)
-            for result in results:
-                if isinstance(result, ApiError):
-                    # Objects that were written must be in the status for pruning, although not all were written.
-                    before = (managed_resource.get("status") or {}).get("resources") or []
-                    await self._report(
-                        managed_resource,
-                        _applied("False", "ApplyFailed", f"Could not apply all new resources: {result}"),
-                        resources=_status_resources((), kept=[*before, *resources]),
-                    )
-                    raise TryAgain(str(result))
-                if isinstance(result, BaseException):
-                    raise result
+            await asyncio.gather(*(write(obj) for obj in group))
+        if failed:
+            # Objects that were written must be in the status for pruning, although not all were written. What could not
+            # be written keeps the labels and annotations of its last write, so that the next write can remove these.
+            kept = [entry for entry in before if Reference.of(entry) in failed]
+            entries = _status_resources((), kept=[*before, *resources, *kept])
+            text = _all_of(failed[reference] for reference in sorted(failed))
+            await self._report(
+                managed_resource,
+                _applied("False", "ApplyFailed", f"Could not apply all new resources: {text}"),
+                resources=entries,
+            )
+            raise TryAgain(text)
 
     async def _delete_all(
         self, references: Iterable[Reference], managed_resource: Object
@@ -435,6 +460,8 @@ class ManagedResourceController:
                     await self._watch(reference)
             except ApiError as error:
                 return None, str(error)
+            except ValueError as error:
+                return None, f"{reference}: {error}"
             return pending, None
 
         slots = asyncio.Semaphore(_PARALLEL_WRITES)
@@ -459,13 +486,13 @@ class ManagedResourceController:
                 )
             pending, errors = await self._delete_all(references, managed_resource)
             if errors:
-                await self._report(managed_resource, _applied("False", "DeletionFailed", "; ".join(errors)))
-                raise TryAgain("; ".join(errors))
+                await self._report(managed_resource, _applied("False", "DeletionFailed", _all_of(errors)))
+                raise TryAgain(_all_of(errors))
             if pending:
                 self._lost_pods.begin(
                     key_of(managed_resource), {item.namespace for item in references if item.kind in WITH_PODS}
                 )
-                await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
+                await self._report(managed_resource, _applied("Progressing", "DeletionPending", _all_of(pending)))
                 return Requeue(_PENDING_RETRY)
         self._lost_pods.end(key_of(managed_resource))
         await remove_finalizer(self._source, MANAGED_RESOURCE, managed_resource, self._finalizer)
@@ -512,10 +539,7 @@ class ManagedResourceController:
         surplus = health.terminating_pods(deployment)
         if surplus is not None:
             return surplus, True
-        selector = deployment["spec"].get("selector") or {}
-        if selector.get("matchExpressions"):
-            return 0, True
-        labels = label_selector(selector.get("matchLabels") or {})
+        labels = selector_of(deployment["spec"].get("selector") or {})
         pods = await self._target.list(POD, deployment["metadata"]["namespace"], labels=labels)
         alive = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
         return len(alive) - health.wanted_replicas(deployment), False
@@ -639,5 +663,8 @@ def _status_resources(objects: Iterable[Object], kept: Iterable[Object] = ()) ->
     return [entries[reference] for reference in sorted(entries)]
 
 
-def _references(entries: Iterable[Object]) -> set[Reference]:
-    return {Reference.of(entry) for entry in entries}
+def _all_of(texts: Iterable[str]) -> str:
+    """All texts in one, for a condition. Each is cut short if the whole would be too long for a status."""
+    every = list(texts)
+    longest = max(_LONGEST_MESSAGE // max(len(every), 1), _SHORTEST_TEXT)
+    return "; ".join(text if len(text) <= longest else f"{text[: longest - 1]}…" for text in every)

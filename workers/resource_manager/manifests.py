@@ -3,6 +3,7 @@
 import base64
 import importlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,12 +28,25 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
+_SEPARATOR = re.compile(rb"^---(?=[ \t\r]*(?:#.*)?$)", re.MULTILINE)
+"""Line between two documents of a stream. Each document is read by itself, so that a bad one spares the others."""
+_MOST_VALUES = 1_000_000
+"""Values in one document. An object of 1.5 MB, the most that etcd takes, has fewer."""
+
+
+_DEEPEST = 200
+"""Maps and lists inside one another. Kinds of Kubernetes have up to 30, schemas of definitions some more."""
+
+
 class DecodingError(ValueError):
     """A document is no Kubernetes object. The text names the document and does not quote it: it may be a Secret."""
 
 
 def decode(secret: Mapping[str, Any]) -> tuple[list[Object], list[str]]:
-    """Objects in a Secret's data, in the order of its keys, and errors for documents that could not be decoded."""
+    """Objects in a Secret's data, in the order of its keys, and errors for documents that could not be decoded.
+
+    A document that cannot be decoded takes none of the others with it.
+    """
     objects: list[Object] = []
     faults: list[str] = []
     for key in sorted(secret.get("data") or {}):
@@ -41,12 +55,48 @@ def decode(secret: Mapping[str, Any]) -> tuple[list[Object], list[str]]:
             data = base64.b64decode(secret["data"][key])
             if key.endswith(".br"):
                 data = _brotli(data, where)
-            for number, document in enumerate(_documents(data, where)):
-                if document:
-                    objects.append(_checked(document, f"document {number} in {where}"))
+            documents = _documents(data, where)
+        except DecodingError as error:
+            faults.append(str(error))
+            continue
+        for number, document in enumerate(documents):
+            if isinstance(document, DecodingError):
+                faults.append(str(document))
+            elif document:
+                found, wrong = _objects_in(document, f"document {number} in {where}")
+                objects += found
+                faults += wrong
+    return objects, faults
+
+
+def _objects_in(document: Any, where: str) -> tuple[list[Object], list[str]]:
+    """The object that a document holds, or the items of its list."""
+    if not _is_list(document):
+        try:
+            return [_checked(document, where)], []
+        except DecodingError as error:
+            return [], [str(error)]
+    kind = str(document["kind"]).removesuffix("List")
+    # Items of a typed list, such as a SecretList, need no kind of their own.
+    defaults = {"apiVersion": document["apiVersion"], "kind": kind} if kind else {}
+    objects, faults = [], []
+    for number, item in enumerate(document["items"]):
+        try:
+            objects.append(
+                _checked({**defaults, **item} if isinstance(item, dict) else item, f"item {number} of {where}")
+            )
         except DecodingError as error:
             faults.append(str(error))
     return objects, faults
+
+
+def _is_list(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and str(document.get("kind")).endswith("List")
+        and bool(document.get("apiVersion"))
+        and isinstance(document.get("items"), list)
+    )
 
 
 def _brotli(data: bytes, where: str) -> bytes:
@@ -68,26 +118,109 @@ def _brotli(data: bytes, where: str) -> bytes:
 
 
 def _documents(data: bytes, where: str) -> list[Any]:
+    """The documents of a stream; a DecodingError stands for each one that could not be read."""
     # Our own manifests are JSON, ten times faster to read than YAML.
     if data.lstrip()[:1] == b"{":
         try:
-            return [json.loads(data)]
-        except ValueError:
-            pass  # several documents, or flow-style YAML
+            return _json_documents(data.decode())
+        except (ValueError, RecursionError):
+            pass  # flow-style YAML
+    parts = _SEPARATOR.split(data)
+    starts = [0]
+    for part in parts[:-1]:
+        starts.append(starts[-1] + part.count(b"\n"))
+    return [each for part, start in zip(parts, starts, strict=True) for each in _yaml_documents(part, start, where)]
+
+
+def _json_documents(text: str) -> list[Any]:
+    documents, decoder, position = [], json.JSONDecoder(), 0
+    while position < len(text):
+        document, position = decoder.raw_decode(text, position)
+        documents.append(document)
+        position += len(text[position:]) - len(text[position:].lstrip())
+    return documents
+
+
+def _yaml_documents(data: bytes, start: int, where: str) -> list[Any]:
+    """``start``: number of lines of the stream before this part."""
     try:
-        return list(yaml.load_all(data, Loader=_Loader))
-    except yaml.YAMLError as error:
+        _check_depth(data)
+        documents = list(yaml.load_all(data, Loader=_Loader))
+        for document in documents:
+            _check_size(document)
+        # As JSON: keys become strings, and an alias a value of its own.
+        documents = [json.loads(json.dumps(document, allow_nan=False)) for document in documents]
+    except _Unbounded as error:
+        return [DecodingError(f"{where} has {error} in the document after line {start}")]
+    except (yaml.YAMLError, TypeError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        line = f" at line {mark.line + 1}" if mark else ""
-        raise DecodingError(f"{where} is not YAML{line}") from None
+        line = start + 1 + (mark.line if mark else 0)
+        return [DecodingError(f"{where} is not YAML at line {line}")]
+    return documents or [None]
+
+
+class _Unbounded(ValueError):
+    """A document is deeper or, by its aliases, larger than any object."""
+
+
+def _check_depth(data: bytes) -> None:
+    """Raises _Unbounded if maps and lists are nested too deeply. The loader of libyaml would end the process."""
+    depth = 0
+    for event in yaml.parse(data, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _DEEPEST:
+                raise _Unbounded(f"more than {_DEEPEST} maps and lists inside one another")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _check_size(document: Any) -> None:
+    """Raises _Unbounded if aliases make a document larger than any object, or refer to what contains them."""
+    sizes: dict[int, int] = {}
+
+    def size(value: Any) -> int:
+        if not isinstance(value, dict | list):
+            return 1
+        known = sizes.get(id(value))
+        if known == 0:
+            raise _Unbounded("an alias that contains itself")
+        if known is None:
+            sizes[id(value)] = 0
+            known = 1 + sum(map(size, value.values() if isinstance(value, dict) else value))
+            if known > _MOST_VALUES:
+                raise _Unbounded(f"aliases that stand for more than {_MOST_VALUES} values")
+            sizes[id(value)] = known
+        return known
+
+    size(document)
 
 
 def _checked(document: Any, where: str) -> Object:
     if not isinstance(document, dict) or not document.get("apiVersion") or not document.get("kind"):
         raise DecodingError(f"{where} has no apiVersion and kind")
-    metadata = document.get("metadata")
+    kind, metadata = document["kind"], document.get("metadata")
+    if not isinstance(kind, str) or not isinstance(document["apiVersion"], str):
+        raise DecodingError(f"{where} has an apiVersion or a kind that is no string")
     if not isinstance(metadata, dict) or not metadata.get("name"):
-        raise DecodingError(f"{where}, a {document['kind']}, has no name")
+        raise DecodingError(f"{where}, a {kind}, has no name")
+    for part in ("name", "namespace"):
+        if not isinstance(metadata.get(part) or "", str):
+            raise DecodingError(f"{where}, a {kind}, has a {part} that is no string")
+    for part in ("labels", "annotations"):
+        values = metadata.get(part) or {}
+        if not isinstance(values, dict) or not all(isinstance(each, str) for pair in values.items() for each in pair):
+            raise DecodingError(f"{where}, the {kind} {metadata['name']}, has {part} that are no strings")
+    for path in (("spec",), ("spec", "template"), ("spec", "template", "metadata"), ("spec", "template", "spec")):
+        inner: Any = document
+        for step in path:
+            inner = (inner or {}).get(step)
+            if inner is not None and not isinstance(inner, dict):
+                if kind in WITH_PODS:
+                    raise DecodingError(
+                        f"{where}, the {kind} {metadata['name']}, has a {'.'.join(path)} that is no map"
+                    )
+                break
     return document
 
 

@@ -11,7 +11,7 @@ from api.constants import NODE_AGENT_DELAY
 from api.resources import NODE
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
-from kube.controller import Controller
+from kube.controller import Controller, Requeue
 from kube.errors import NotFound
 
 _ALL = Key(None, "all nodes")
@@ -20,8 +20,12 @@ _ALL = Key(None, "all nodes")
 class NodeAgentDelays:
     """Writes the annotation of all Nodes when a Node is added or deleted."""
 
-    def __init__(self, target: KubeClient, caches: Caches, shortest: float, longest: float) -> None:
+    def __init__(
+        self, target: KubeClient, caches: Caches, shortest: float, longest: float, *, resync: float = 86400.0
+    ) -> None:
+        """``resync``: seconds after which the annotations are checked again, also if no Node comes or goes."""
         self._target = target
+        self._resync = resync
         self._shortest, self._longest = shortest, longest
         self._nodes = caches.of(NODE)
 
@@ -32,11 +36,12 @@ class NodeAgentDelays:
         controller.watch(self._nodes, keys=lambda _: [_ALL], when=_comes_or_goes)
         await controller.run()
 
-    async def _reconcile(self, _: Key) -> None:
+    async def _reconcile(self, _: Key) -> Requeue:
         live = {node["metadata"]["name"]: node["metadata"].get("annotations") or {} for node in self._nodes.list()}
         wanted = delays(live, self._shortest, self._longest)
         changes = {name: delay for name, delay in wanted.items() if live[name].get(NODE_AGENT_DELAY) != delay}
         await asyncio.gather(*(self._write(name, delay) for name, delay in changes.items()))
+        return Requeue(self._resync)
 
     async def _write(self, name: str, delay: str) -> None:
         try:

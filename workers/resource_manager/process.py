@@ -1,6 +1,7 @@
 """The resource manager process: clients, caches and the controllers that the configuration enables."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -24,12 +25,23 @@ _FROM_CLUSTER, _FROM_CLUSTER_IF_ANY = "<cluster>", "<default>"
 async def run(config_path: str) -> None:
     """Run until a signal ends the process."""
     config = load_config(ResourceManagerConfig, config_path)
+    _configure_logging(config)
+    for text in config.lacking():
+        _log.warning("%s", text)
     health = Health()
-    server = await health.serve(config.server.health)
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        for address in filter(None, (config.server.health, config.server.metrics)):
+            server = await health.serve(address.of_health)
+            stack.push_async_callback(server.cleanup)
         await run_until_signal(_serve(config, health))
-    finally:
-        await server.cleanup()
+
+
+def _configure_logging(config: ResourceManagerConfig) -> None:
+    root = logging.getLogger()
+    root.setLevel(config.log_level.upper())
+    if config.log_format == "text":
+        for handler in root.handlers:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
 
 async def _serve(config: ResourceManagerConfig, health: Health) -> None:
@@ -92,6 +104,7 @@ async def _controllers(
             namespaces=namespaces,
             secret_class=wanted.token_requestor.class_,
             workers=wanted.token_requestor.concurrent_syncs,
+            resync=config.source_client_connection.cache_resync_period.total_seconds(),
         )
         parts.append(requestor.run())
     if wanted.csr_approver.enabled:
@@ -102,13 +115,16 @@ async def _controllers(
             target=target,
             target_caches=target_caches,
             machine_namespace=wanted.csr_approver.machine_namespace,
+            workers=wanted.csr_approver.concurrent_syncs,
         )
         parts.append(approver.run())
     if (delay := wanted.node_agent_reconciliation_delay).enabled:
         from workers.resource_manager.node_agent_delays import NodeAgentDelays
 
         shortest, longest = delay.min_delay.total_seconds(), delay.max_delay.total_seconds()
-        parts.append(NodeAgentDelays(target, target_caches, shortest, longest).run())
+        connection = config.target_client_connection or config.source_client_connection
+        resync = connection.cache_resync_period.total_seconds()
+        parts.append(NodeAgentDelays(target, target_caches, shortest, longest, resync=resync).run())
     if wanted.node_agent_access.enabled:
         from workers.resource_manager.node_agent_access import NodeAgentAccess
 

@@ -34,9 +34,8 @@ async def seed():
 
 def component(text):
     config = base.versioned_config_map("x", NAMESPACE, {"config": text}, labels=SELECT)
-    deployment = base.deployment(
-        "x", NAMESPACE, select=SELECT, replicas=1, annotations=base.references([config]), pod={"containers": []}
-    )
+    pod = {"containers": [], "volumes": [base.config_map_volume("config", config["metadata"]["name"])]}
+    deployment = base.deployment("x", NAMESPACE, select=SELECT, replicas=1, pod=pod)
     return [config, deployment]
 
 

@@ -23,6 +23,8 @@ Place = tuple[str, str | None, str]
 """Collection path without namespace (``/api/v1/secrets``), namespace, name."""
 
 
+_SET_BY_SERVER = ("namespace", "uid", "creationTimestamp", "generation", "deletionTimestamp", "managedFields")
+"""Metadata that a replacement of an object does not change."""
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 """Keys of Secrets and ConfigMaps."""
 
@@ -266,7 +268,8 @@ class ApiServer:
             self._drop(place)
             return web.json_response(live)
         if request.method == "PUT":
-            new = {**copy.deepcopy(body), "metadata": {**live["metadata"], **body["metadata"]}}
+            kept = {key: live["metadata"][key] for key in _SET_BY_SERVER if key in live["metadata"]}
+            new = {**copy.deepcopy(body), "metadata": {**body["metadata"], **kept}}
         elif apply:
             key = (place, request.query["fieldManager"])
             new = _without(copy.deepcopy(live), self._applied.get(key, {}), body)
@@ -281,6 +284,8 @@ class ApiServer:
             new["status"] = live["status"]
         if live.get("immutable") and new.get("data") != live.get("data"):
             return refuse(422, "Invalid", f"field is immutable when `immutable` is set: {json.dumps(new.get('data'))}")
+        if request.query.get("dryRun"):
+            return web.json_response(new)
         return web.json_response(self._store(place, new))
 
     def _delete(self, place: Place, live: Object, options: Object) -> web.Response:

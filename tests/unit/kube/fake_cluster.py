@@ -100,7 +100,7 @@ class FakeCluster(KubeClient):
             if same and _selected(event.object, labels, fields):
                 yield event
 
-    async def create(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
+    async def create(self, obj: Mapping[str, Any], *, subresource: str = "", manager: str = "") -> Object:
         res, place = self._place(obj)
         self._check("create", res, place[2])
         if place in self.objects:

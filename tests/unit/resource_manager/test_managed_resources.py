@@ -166,11 +166,11 @@ async def test_an_objects_changing_health_is_no_reason_to_apply_it_again(manager
     manager.write(deployment())
     await manager.applied()
     await manager.sees("Healthy", "False")
-    writes = sum(1 for method, _ in manager.target.requests if method == "PATCH")
+    writes = sum(1 for method, _ in manager.target.requests if method == "PUT")
     manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(manager.live(DEPLOYMENTS, "x")))
     await manager.sees("Healthy", "True")
 
-    assert sum(1 for method, _ in manager.target.requests if method == "PATCH") == writes
+    assert sum(1 for method, _ in manager.target.requests if method == "PUT") == writes
 
 
 async def test_a_deployment_progresses_until_its_old_pods_are_gone(manager):
@@ -232,14 +232,15 @@ async def test_an_object_the_server_refuses_is_named_and_tried_again(manager):
     broken = True
 
     def answer(request):
-        if broken and request.method == "PATCH" and request.path.endswith("/bad"):
+        if broken and request.method == "PUT" and request.path.endswith("/bad"):
             return refuse(500, "InternalError", "webhook is down")
         return None
 
     manager.target.answer = answer
+    manager.target.put(CONFIG_MAPS, config_map("bad"))
     manager.write(config_map("good"), config_map("bad"))
     message = await manager.sees("Applied", "False", "ApplyFailed")
-    assert "applying ConfigMap kube-system/bad" in message
+    assert "replacing ConfigMap kube-system/bad" in message
     assert "webhook is down" in message
 
     broken = False
@@ -249,8 +250,9 @@ async def test_an_object_the_server_refuses_is_named_and_tried_again(manager):
 async def test_objects_applied_before_a_failure_are_pruned(manager):
     """Else objects of a half-applied revision would stay for ever."""
     await manager.start()
+    manager.target.put(CONFIG_MAPS, config_map("bad"))
     manager.target.answer = lambda request: (
-        refuse(500, "InternalError", "no") if request.method == "PATCH" and request.path.endswith("/bad") else None
+        refuse(500, "InternalError", "no") if request.method == "PUT" and request.path.endswith("/bad") else None
     )
     manager.write(config_map("half"), config_map("bad"))
     await manager.sees("Applied", "False", "ApplyFailed")
@@ -534,7 +536,7 @@ async def test_changes_during_an_apply_are_not_lost(manager):
     changed: list[Any] = []
 
     def answer(request):
-        if request.method == "PATCH" and request.path.endswith("/configmaps/one") and not changed:
+        if request.method == "POST" and request.path.endswith("/configmaps") and not changed:
             changed.append(True)
             manager.write(config_map(a="2"))
         return

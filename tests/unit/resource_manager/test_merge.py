@@ -1,46 +1,28 @@
-"""Fields of a live object that survive our writes, beyond those that server-side apply keeps."""
+"""Values of a live object that survive a write; the table itself is in test_merge_at_an_api_server.py."""
 
-import pytest
+from typing import Any
 
-from workers.resource_manager.apply import adapt, needs_live
+from kube.client import Object
+from workers.resource_manager.merge import Applied, merge
 
-PRESERVE_REPLICAS = {"resources.gardener.cloud/preserve-replicas": "true"}
 PRESERVE_RESOURCES = {"resources.gardener.cloud/preserve-resources": "true"}
 
 
-def workload(kind="Deployment", annotations=None, containers=None, **spec):
+def merged(desired: Object, live: Object) -> Object:
+    return merge(desired, live, Applied())
+
+
+def workload(annotations: Object | None = None, containers: list[Object] | None = None) -> Object:
     template = {"spec": {"containers": containers or [{"name": "c"}], "initContainers": [{"name": "c"}]}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": kind,
-        "metadata": {"name": "x", "annotations": annotations or {}},
-        "spec": {"template": template, **spec},
-    }
+    metadata = {"name": "x", "annotations": annotations or {}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
 
 
-@pytest.mark.parametrize(
-    ("desired", "annotations", "autoscaled", "written"),
-    [(1, None, False, 1), (1, PRESERVE_REPLICAS, False, 5), (1, None, True, 5), (None, None, False, 5)],
-)
-def test_replicas_are_applied_unless_an_autoscaler_sets_them(desired, annotations, autoscaled, written):
-    """Copied rather than left out: a field that we owned and drop would be reset to 1."""
-    spec = {} if desired is None else {"replicas": desired}
-    done = adapt(workload(annotations=annotations, **spec), workload(replicas=5), autoscaled=autoscaled)
-
-    assert done["spec"]["replicas"] == written
+def core(kind: str, labels: Object | None = None, **content: Any) -> Object:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x", "labels": labels or {}}, **content}
 
 
-def test_a_volume_claim_template_is_never_changed():
-    """It is immutable: a new size in the manifest would be refused for good."""
-    old = [{"metadata": {"name": "data"}, "spec": {"size": "old"}, "status": {"phase": "Pending"}}]
-    new = [{"metadata": {"name": "data"}, "spec": {"size": "new"}}]
-
-    done = adapt(workload("StatefulSet", volumeClaimTemplates=new), workload("StatefulSet", volumeClaimTemplates=old))
-
-    assert done["spec"]["volumeClaimTemplates"] == [{"metadata": {"name": "data"}, "spec": {"size": "old"}}]
-
-
-def test_cpu_and_memory_that_an_autoscaler_set_stay_by_container_and_nothing_else():
+def test_cpu_and_memory_that_an_autoscaler_set_stay_by_container_and_nothing_else() -> None:
     live = workload(
         containers=[
             {"name": "b", "resources": {"requests": {"cpu": "2", "storage": "9"}, "limits": {"memory": "1Gi"}}},
@@ -48,7 +30,7 @@ def test_cpu_and_memory_that_an_autoscaler_set_stay_by_container_and_nothing_els
         ]
     )
     desired = workload(
-        annotations=PRESERVE_RESOURCES,
+        PRESERVE_RESOURCES,
         containers=[
             {"name": "c", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}},
             {"name": "b", "image": "new"},
@@ -56,32 +38,50 @@ def test_cpu_and_memory_that_an_autoscaler_set_stay_by_container_and_nothing_els
         ],
     )
 
-    containers = adapt(desired, live)["spec"]["template"]["spec"]["containers"]
-
-    assert containers == [
+    assert merged(desired, live)["spec"]["template"]["spec"]["containers"] == [
         {"name": "c", "resources": {"requests": {"cpu": "1", "memory": "7Gi"}}},
         {"name": "b", "image": "new", "resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}},
         {"name": "a"},
     ]
 
 
-def test_resources_are_applied_unless_they_are_to_be_preserved():
-    live = workload(containers=[{"name": "c", "resources": {"requests": {"cpu": "2"}}}])
+def test_the_manifest_is_not_changed() -> None:
+    """The same manifest is merged again in the next run, with another live object."""
+    desired = workload(PRESERVE_RESOURCES)
+    merged(desired, workload(containers=[{"name": "c", "resources": {"requests": {"cpu": "2"}}}]))
 
-    assert adapt(workload(), live)["spec"]["template"]["spec"]["containers"] == [{"name": "c"}]
+    assert desired == workload(PRESERVE_RESOURCES)
 
 
-@pytest.mark.parametrize(
-    ("obj", "needed"),
-    [
-        (workload("StatefulSet"), True),
-        (workload(replicas=1), True),
-        (workload(), False),
-        (workload("DaemonSet"), False),
-        (workload("DaemonSet", PRESERVE_RESOURCES), True),
-        ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, False),
-    ],
-)
-def test_the_live_object_is_read_only_where_it_has_a_say(obj, needed):
-    """A request per object and run is what a shoot's control plane would pay otherwise."""
-    assert needs_live(obj) is needed
+def test_a_volume_keeps_the_names_that_the_cluster_gave() -> None:
+    live = core("PersistentVolumeClaim", spec={"volumeName": "pv-1", "resources": {"requests": {"storage": "1Gi"}}})
+    desired = core("PersistentVolumeClaim", spec={"resources": {"requests": {"storage": "2Gi"}}})
+
+    assert merged(desired, live)["spec"] == {"volumeName": "pv-1", "resources": {"requests": {"storage": "2Gi"}}}
+
+
+def test_a_pod_keeps_what_admission_added_and_gets_the_image_of_the_manifest() -> None:
+    live = core("Pod", spec={"nodeName": "n", "containers": [{"name": "c", "image": "old", "volumeMounts": [1]}]})
+    desired = core("Pod", spec={"containers": [{"name": "c", "image": "new"}]})
+
+    assert merged(desired, live)["spec"] == {
+        "nodeName": "n",
+        "containers": [{"name": "c", "image": "new", "volumeMounts": [1]}],
+    }
+
+
+def test_tokens_stay_in_secrets_that_a_controller_fills_and_in_no_other() -> None:
+    data = {"token": "dA==", "more": "eA=="}
+    requested = {"resources.gardener.cloud/purpose": "token-requestor"}
+    of_account = core("Secret", type="kubernetes.io/service-account-token")
+
+    assert merged(core("Secret", requested), core("Secret", requested, data=data))["data"] == {"token": "dA=="}
+    assert merged(of_account, {**of_account, "data": data})["data"] == data
+    assert "data" not in merged(core("Secret"), core("Secret", data=data))
+
+
+def test_rules_stay_in_a_role_that_aggregates_others() -> None:
+    role: Object = {**core("ClusterRole"), "apiVersion": "rbac.authorization.k8s.io/v1", "aggregationRule": {"a": 1}}
+    rules = [{"verbs": ["get"]}]
+
+    assert merged({**role, "rules": []}, {**role, "rules": rules})["rules"] == rules

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 
 import pytest
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from api.resources import CONFIG_MAP
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
 from workers.lib.runtime import ConfigError
 from workers.resource_manager import connections, process, run
-from workers.resource_manager.config import Duration, ResourceManagerConfig
+from workers.resource_manager.config import ClientConnection, Duration, ResourceManagerConfig
 
 
 def kubeconfig(server, **user):
@@ -63,7 +66,10 @@ async def test_it_waits_for_its_token_then_works_then_stops_on_a_signal(config, 
             "metadata": {
                 "name": "access",
                 "namespace": "shoot--dev--one",
-                "labels": {"resources.gardener.cloud/purpose": "token-requestor"},
+                "labels": {
+                    "resources.gardener.cloud/purpose": "token-requestor",
+                    "resources.gardener.cloud/class": "shoot",
+                },
                 "annotations": {
                     "serviceaccount.resources.gardener.cloud/name": "x",
                     "serviceaccount.resources.gardener.cloud/namespace": "kube-system",
@@ -137,3 +143,90 @@ async def test_an_empty_kubeconfig_is_waited_out(target, tmp_path, monkeypatch):
 def test_invalid_periods_are_refused(text):
     with pytest.raises(ValidationError):
         TypeAdapter(Duration).validate_python(text)
+
+
+EXAMPLE = """
+apiVersion: resourcemanager.config.gardener.cloud/v1alpha1
+kind: ResourceManagerConfiguration
+sourceClientConnection: {qps: 100, burst: 130, cacheResyncPeriod: 24h}
+leaderElection:
+  leaderElect: true
+  leaseDuration: 15s
+  renewDeadline: 10s
+  retryPeriod: 2s
+  resourceLock: leases
+  resourceName: gardener-resource-manager
+  resourceNamespace: default
+logLevel: info
+logFormat: text
+server:
+  webhooks: {port: 9449, tls: {serverCertDir: example/resource-manager}}
+  healthProbes: {port: 8081}
+  metrics: {port: 8080}
+debugging: {enableProfiling: false, enableContentionProfiling: false}
+controllers:
+  garbageCollector: {enabled: true, syncPeriod: 1h}
+  health: {concurrentSyncs: 5, syncPeriod: 1m}
+  kubeletCSRApprover: {enabled: true, concurrentSyncs: 1, machineNamespace: shoot--foo--bar}
+  managedResources: {concurrentSyncs: 5, syncPeriod: 1m, alwaysUpdate: true, managedByLabelValue: gardener}
+  networkPolicy:
+    enabled: true
+    concurrentSyncs: 5
+    ingressControllerSelector: {namespace: default, podSelector: {matchLabels: {foo: bar}}}
+  nodeCriticalComponents: {enabled: true, concurrentSyncs: 5, backoff: 10s}
+  tokenRequestor: {enabled: true, concurrentSyncs: 5}
+webhooks:
+  crdDeletionProtection: {enabled: true}
+  kubernetesServiceHost: {enabled: true, host: api.example.com}
+  projectedTokenMount: {enabled: true, expirationSeconds: 43200}
+  seccompProfile: {enabled: false}
+"""
+
+
+@pytest.mark.row("configuration", "Gardener's fields are read; a feature that is lacking is named in a warning")
+def test_gardeners_configuration_is_read():
+    """Operators bring such a file from Gardener; its field names differ between versions."""
+    config = ResourceManagerConfig.model_validate(yaml.safe_load(EXAMPLE))
+
+    assert config.server.health.port == 8081
+    assert config.controllers.managed_resource.always_update is True
+    assert config.controllers.csr_approver.machine_namespace == "shoot--foo--bar"
+    assert [each.split(" ")[0] for each in config.lacking()] == [
+        "controllers.networkPolicy",
+        "controllers.nodeCriticalComponents",
+        "webhooks.crdDeletionProtection",
+        "webhooks.kubernetesServiceHost",
+        "webhooks.projectedTokenMount",
+    ]
+
+
+@pytest.mark.row("configuration", "sourceClientConnection, targetClientConnection: namespace restriction")
+def test_the_older_name_of_namespaces_is_read():
+    config = ResourceManagerConfig.model_validate({"sourceClientConnection": {"namespace": "shoot--a--b"}})
+    assert config.source_client_connection.namespaces == ("shoot--a--b",)
+    with pytest.raises(ValidationError, match="both set"):
+        ResourceManagerConfig.model_validate({"sourceClientConnection": {"namespace": "a", "namespaces": ["b"]}})
+
+
+@pytest.mark.row("configuration", "sourceClientConnection, targetClientConnection: qps and burst")
+async def test_requests_beyond_the_burst_are_paced(target, tmp_path):
+    (tmp_path / "kubeconfig").write_text(target.kubeconfig())
+    connection = ClientConnection(kubeconfig=tmp_path / "kubeconfig", qps=20, burst=3)
+    async with connections.source_client(connection) as client:
+        begin = asyncio.get_running_loop().time()
+        await asyncio.gather(*(client.list(CONFIG_MAP, "a") for _ in range(7)))
+        took = asyncio.get_running_loop().time() - begin
+
+    assert took >= 4 / 20
+
+
+@pytest.mark.row("configuration", "logLevel, logFormat")
+def test_logs_have_the_wanted_level_and_format(monkeypatch):
+    root = logging.Logger("root of this test")
+    root.addHandler(logging.StreamHandler())
+    monkeypatch.setattr(logging, "getLogger", lambda *_: root)
+    process._configure_logging(ResourceManagerConfig.model_validate({"logLevel": "error", "logFormat": "text"}))
+
+    record = logging.LogRecord("n", logging.ERROR, "", 0, "said", (), None)
+    assert root.level == logging.ERROR
+    assert root.handlers[0].format(record).endswith("ERROR n: said")

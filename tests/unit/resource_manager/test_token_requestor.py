@@ -18,6 +18,7 @@ from workers.lib.token_requestor import TokenRequestor, renew_after
 ACCOUNTS = "/api/v1/serviceaccounts"
 SA = "serviceaccount.resources.gardener.cloud"
 CA = certificates("unused")[0].decode()
+LABELS = {"resources.gardener.cloud/purpose": "token-requestor", "resources.gardener.cloud/class": "shoot"}
 RENEW = f"{SA}/token-renew-timestamp"
 
 
@@ -36,11 +37,7 @@ class Requestor:
                 "metadata": {
                     "name": name,
                     "namespace": NAMESPACE,
-                    "labels": labels
-                    or {
-                        "resources.gardener.cloud/purpose": "token-requestor",
-                        "resources.gardener.cloud/class": "shoot",
-                    },
+                    "labels": labels or LABELS,
                     "annotations": {f"{SA}/name": "kcm", f"{SA}/namespace": "kube-system"}
                     | {f"{SA}/{key.replace('_', '-')}": value for key, value in annotations.items()},
                 },
@@ -154,7 +151,7 @@ async def test_a_token_for_the_target_itself_is_written_there_and_nowhere_else(r
             "metadata": {
                 "name": "s",
                 "namespace": NAMESPACE,
-                "labels": {"resources.gardener.cloud/purpose": "token-requestor"},
+                "labels": LABELS,
                 "annotations": {
                     f"{SA}/name": "vpn",
                     f"{SA}/namespace": "kube-system",
@@ -173,6 +170,34 @@ async def test_a_token_for_the_target_itself_is_written_there_and_nowhere_else(r
     requestor.target.remove(SECRETS, "there", "kube-system")
     requestor.source.change(SECRETS, "s", NAMESPACE, {"metadata": {"annotations": {"touched": "1"}}})
     await until(lambda: requestor.target.find(SECRETS, "there", "kube-system"))
+
+
+@pytest.mark.row("token requestor", "target Secret: token, bundle.crt or kubeconfig leave the source Secret")
+async def test_a_kubeconfig_in_the_target_secret_survives_renewals(requestor):
+    """The kubeconfig leaves the source Secret at the first time: at a renewal it is in the target Secret alone."""
+    prefix = "token-requestor.resources.gardener.cloud/target-secret"
+    kubeconfig = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://api"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    requestor.want("s", data={"kubeconfig": base64.b64encode(yaml.safe_dump(kubeconfig).encode()).decode()})
+    annotations = {f"{prefix}-name": "there", f"{prefix}-namespace": "kube-system"}
+    requestor.source.change(SECRETS, "s", NAMESPACE, {"metadata": {"annotations": annotations}})
+
+    def token():
+        there = requestor.target.find(SECRETS, "there", "kube-system")
+        if not there or "kubeconfig" in (requestor.get("s").get("data") or {}):
+            return None
+        assert there["data"].keys() == {"kubeconfig"}
+        return yaml.safe_load(base64.b64decode(there["data"]["kubeconfig"]))["users"][0]["user"]["token"]
+
+    first = await until(token)
+    past = {"metadata": {"annotations": {RENEW: "2020-01-01T00:00:00Z"}}}
+    requestor.source.change(SECRETS, "s", NAMESPACE, past)
+    renewed = await until(lambda: (now := token()) != first and now)
+    assert renewed in requestor.target.tokens
 
 
 async def test_labels_of_the_account_are_what_the_secret_says(requestor):

@@ -1,0 +1,137 @@
+"""Admission policies of a seed at a real API server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from api import resources
+from api.crds import crds
+from api.policies import seed_policies
+from api.resources import Resource
+from kube.client import KubeClient, Object
+from kube.errors import ApiError
+from tests.api_servers import ready
+from tests.gardens import ADMIN, ApiServer
+from tests.unit.kube.waiting import until
+
+pytestmark = [
+    pytest.mark.binaries,
+    pytest.mark.usefixtures("kubernetes_is_built"),
+    pytest.mark.timeout(120, func_only=True),
+]
+
+CONFIRMATION = "confirmation.gardener.cloud/deletion"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) -> Iterator[ApiServer]:
+    made = ApiServer(tmp_path_factory.mktemp("seed"), {})
+    with made.running():
+        asyncio.run(_prepared(made))
+        yield made
+
+
+async def _prepared(server: ApiServer) -> None:
+    async with server.client() as admin:
+        await ready(admin)
+        for each in (*crds("seed"), *seed_policies()):
+            await admin.apply(each, manager="test")
+        await admin.apply(extension("Worker", "probe"), manager="test")
+        kind = resources.resource_of("extensions.gardener.cloud/v1alpha1", "Worker")
+
+        async def protects() -> bool:
+            """Whether the API server knows the policies: it reads them a moment after they are written."""
+            await admin.apply(extension("Worker", "probe"), manager="test")
+            return await refusal(admin, kind, "probe") is not None
+
+        await until(protects, 60)
+
+
+def extension(kind: str, name: str, annotations: Object | None = None) -> Object:
+    spec: Object = {"type": "local", "region": "r", "secretRef": {"name": "s", "namespace": "default"}}
+    match kind:
+        case "Worker":
+            spec |= {"infrastructureProviderStatus": {}, "pools": []}
+        case "Bastion":
+            spec = {"type": "local", "userData": "QQ==", "ingress": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}
+        case "Infrastructure":
+            spec |= {"sshPublicKey": "QQ=="}
+    metadata = {"name": name, "namespace": "default", "annotations": annotations or {}}
+    return {"apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+async def refusal(admin: KubeClient, kind: Resource, name: str) -> str | None:
+    """Why the API server refuses to delete an object; None if it deletes the object."""
+    try:
+        await admin.delete(kind, name, "default" if kind.namespaced else None)
+    except ApiError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture
+async def admin(server: ApiServer) -> AsyncIterator[KubeClient]:
+    async with server.client(ADMIN) as client:
+        yield client
+
+
+@pytest.mark.row("deletion protection", "extension objects need a truthy annotation; Bastions need none")
+@pytest.mark.parametrize(
+    ("kind", "value", "goes"),
+    [
+        *(("Worker", value, True) for value in ("1", "t", "T", "true", "TRUE", "True")),
+        *(("Worker", value, False) for value in ("", "false", "yes")),
+        ("Worker", None, False),
+        ("Infrastructure", None, False),
+        ("Bastion", None, True),
+    ],
+)
+async def test_an_extension_object_is_deleted_only_when_confirmed(
+    admin: KubeClient, kind: str, value: str | None, goes: bool
+) -> None:
+    made = extension(kind, "one", {} if value is None else {CONFIRMATION: value})
+    await admin.apply(made, manager="test")
+
+    why = await refusal(admin, resources.resource_of(made["apiVersion"], kind), "one")
+
+    assert (why is None) is goes, why
+    assert goes or CONFIRMATION in (why or "")
+
+
+@pytest.mark.row("deletion protection", "definitions with label gardener.cloud/deletion-protected need it, too")
+async def test_a_definition_is_deleted_only_when_confirmed(admin: KubeClient) -> None:
+    """Else all objects of the kind, and what these stand for, would go with it."""
+    why = await refusal(admin, resources.CUSTOM_RESOURCE_DEFINITION, "networks.extensions.gardener.cloud")
+
+    assert CONFIRMATION in (why or "")
+
+
+@pytest.mark.row("deletion protection", "a deletion of a collection is checked object by object")
+async def test_a_collection_with_an_unconfirmed_object_stays(admin: KubeClient) -> None:
+    kind = resources.resource_of("extensions.gardener.cloud/v1alpha1", "Infrastructure")
+    await admin.apply(extension("Infrastructure", "kept"), manager="test")
+    with pytest.raises(ApiError, match="confirmation"):
+        await admin.request("DELETE", kind.path("default"))
+
+    assert await admin.find(kind, "kept", "default")
+
+
+@pytest.mark.row("extension validation", "no change of the spec while the object is being deleted")
+async def test_the_spec_of_an_object_in_deletion_is_frozen(admin: KubeClient) -> None:
+    """A controller must delete the infrastructure that it has created, and no other."""
+    made = extension("Infrastructure", "goes", {CONFIRMATION: "true"})
+    made["metadata"]["finalizers"] = ["example.org/controller"]
+    await admin.apply(made, manager="test")
+    kind = resources.resource_of(made["apiVersion"], "Infrastructure")
+    change: Object = {"spec": {"providerConfig": {"apiVersion": "v1", "kind": "Other"}}}
+    await admin.patch(kind, "goes", "default", {"spec": {"providerConfig": {"apiVersion": "v1", "kind": "First"}}})
+    await admin.delete(kind, "goes", "default")
+
+    with pytest.raises(ApiError, match="being deleted"):
+        await admin.patch(kind, "goes", "default", change)
+    await admin.patch(kind, "goes", "default", {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}})
+    await admin.patch(kind, "goes", "default", {"status": {"observedGeneration": 1}}, subresource="status")
+    await admin.patch(kind, "goes", "default", {"metadata": {"finalizers": None}})
+
+    assert await admin.find(kind, "goes", "default") is None
