@@ -4,16 +4,19 @@ The tests run in the order in which they stand.
 """
 
 import json
-import subprocess
-import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from landscape import extensions
+from landscape.plan import SEEDS
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, CloudCredentials, Shoot, eventually, refused
+from tests.unit.charts import archive
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
@@ -24,27 +27,22 @@ FORCE = "confirmation.gardener.cloud/force-deletion=true"
 
 
 @pytest.fixture(scope="module")
-def extension(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Its process runs next to the seed with a token of its ServiceAccount, its registration is in the garden."""
-    registration = (EXAMPLE / "controllerregistration.yaml").read_text()
-    landscape.kubectl("garden", "apply", "-f", "-", stdin=registration)
-    landscape.kubectl(SEED, "apply", "-f", str(EXAMPLE / "rbac.yaml"))
-    directory = tmp_path_factory.mktemp("local-extension")
-    log, token = directory / "extension.log", directory / "token"
-    token.write_text(landscape.kubectl(SEED, "-n", "extension-local-ext", "create", "token", "local-ext"))
-    kubeconfig = landscape.directory / f"kubeconfigs/{SEED}.yaml"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/gardener-{landscape.name}-{SEED}", "--",
-             sys.executable, str(EXAMPLE / "extension.py"), "--kubeconfig", str(kubeconfig),
-             "--token-file", str(token)],
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        yield
-        process.terminate()
-        process.wait(10)
-    landscape.kubectl(SEED, "delete", "-f", str(EXAMPLE / "rbac.yaml"), "--timeout=60s")
-    landscape.kubectl("garden", "delete", "controllerregistration", "local-ext", "--timeout=30s")
+def extension(landscape: Landscape) -> Iterator[None]:
+    """Its registration and its chart are in the garden; the gardenlet of a seed that needs it installs it."""
+    registration = yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text())
+    registration["spec"]["deployment"] = {"deploymentRefs": [{"name": "local-ext"}]}
+    chart = b64encode(extensions.packaged(EXAMPLE / "chart")).decode()
+    for each in (deployment("local-ext", chart), registration):
+        landscape.kubectl("garden", "apply", "--server-side", "-f", "-", stdin=json.dumps(each))
+    yield
+    landscape.kubectl("garden", "delete", "controllerregistration", "local-ext", "--timeout=60s")
+    landscape.kubectl("garden", "delete", "controllerdeployment", "local-ext", "--timeout=30s")
+
+
+def deployment(name: str, chart: str, **content: Any) -> dict[str, Any]:
+    """ControllerDeployment with a chart."""
+    kind = {"apiVersion": "core.gardener.cloud/v1", "kind": "ControllerDeployment"}
+    return {**kind, "metadata": {"name": name}, "helm": {"rawChart": chart}, **content}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +62,58 @@ def extended(
     credentials.write(credentials.good)
     shoot.remove()
     credentials.remove()
+
+
+def installations(landscape: Landscape, registration: str) -> list[dict[str, Any]]:
+    """ControllerInstallations of a ControllerRegistration."""
+    found = json.loads(landscape.kubectl("garden", "get", "controllerinstallations", "-o", "json"))["items"]
+    return [each for each in found if each["spec"]["registrationRef"]["name"] == registration]
+
+
+def conditions(installation: dict[str, Any]) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in (installation.get("status") or {}).get("conditions") or ()}
+
+
+def test_the_gardenlets_have_installed_the_landscapes_extension(landscape: Landscape) -> None:
+    """Also seen in the command of the landscape, and by a pod in each seed in place of a process of the machine."""
+    found = installations(landscape, "provider-local")
+
+    assert {each["spec"]["seedRef"]["name"] for each in found} == set(SEEDS)
+    good = {"Valid": "True", "Installed": "True", "Healthy": "True", "Progressing": "False"}
+    for each in found:
+        assert good.items() <= conditions(each).items()
+        namespace, seed = f"extension-{each['metadata']['name']}", each["spec"]["seedRef"]["name"]
+        pods = landscape.kubectl(seed, "-n", namespace, "get", "pods", "-o", "name").split()
+        assert [name for name in pods if name.startswith("pod/gardener-extension-provider-local-")]
+    status = landscape.status
+    assert {name for name in status["extensions"] if name.startswith("provider-local-")} == {
+        each["metadata"]["name"] for each in found
+    }
+    assert not [name for name in status["processes"] if name.endswith("/provider-local")]
+
+
+def test_a_chart_that_does_not_render_is_told_in_a_condition(landscape: Landscape) -> None:
+    """Nothing of it is in the seeds, and its end needs no seed's help."""
+    broken = {"templates/a.yaml": '{{ required "set values.region of the ControllerDeployment" .Values.region }}'}
+    registration = {
+        "apiVersion": "core.gardener.cloud/v1beta1",
+        "kind": "ControllerRegistration",
+        "metadata": {"name": "broken"},
+        "spec": {"deployment": {"policy": "Always", "deploymentRefs": [{"name": "broken"}]}},
+    }
+    for each in (deployment("broken", b64encode(archive(broken)).decode()), registration):
+        landscape.kubectl("garden", "apply", "--server-side", "-f", "-", stdin=json.dumps(each))
+
+    def told() -> bool:
+        found = installations(landscape, "broken")
+        return len(found) == len(SEEDS) and {conditions(each).get("Valid") for each in found} == {"False"}
+
+    eventually(told, "condition Valid of the broken chart", 60)
+    said = landscape.kubectl("garden", "get", "controllerinstallations", "-o", "yaml")
+    assert "set values.region of the ControllerDeployment" in said
+    landscape.kubectl("garden", "delete", "controllerregistration", "broken", "--wait=false")
+    eventually(lambda: not installations(landscape, "broken"), "the end of its installations", 60)
+    landscape.kubectl("garden", "delete", "controllerdeployment", "broken", "--timeout=30s")
 
 
 def _found(shoot: Shoot, type_: str) -> dict[str, str]:
