@@ -84,17 +84,17 @@ def controller_deployment(plan: Plan) -> Object:
 
 async def installed_as(plan: Plan, seed: ClusterPlan) -> str:
     """Name of the ControllerInstallation of provider-local for a seed, once the garden has created it."""
-    found: list[str] = []
+    fields = f"spec.registrationRef.name={PROVIDER_LOCAL},spec.seedRef.name={seed.name}"
+    names: list[str] = []
+    async with connected(plan.kubeconfig("garden")) as client:
 
-    async def is_there() -> bool:
-        async with connected(plan.kubeconfig("garden")) as client:
-            for each in await client.list(CONTROLLER_INSTALLATION, fields=f"spec.seedRef.name={seed.name}"):
-                if each["spec"]["registrationRef"]["name"] == PROVIDER_LOCAL and not _is_deleting(each):
-                    found.append(each["metadata"]["name"])
-        return bool(found)
+        async def is_there() -> bool:
+            found = await client.list(CONTROLLER_INSTALLATION, fields=fields)
+            names[:] = [each["metadata"]["name"] for each in found if "deletionTimestamp" not in each["metadata"]]
+            return bool(names)
 
-    await until(is_there, f"the ControllerInstallation of {PROVIDER_LOCAL} for {seed.name}", 180)
-    return found[0]
+        await until(is_there, f"the ControllerInstallation of {PROVIDER_LOCAL} for {seed.name}", _READY_SECONDS)
+    return names[0]
 
 
 async def identify(plan: Plan, seed: ClusterPlan, installation: str) -> None:
@@ -121,31 +121,34 @@ def secrets(plan: Plan, seed: ClusterPlan) -> dict[str, dict[str, Path]]:
     }
 
 
-async def replace_earlier(plan: Plan, seed: ClusterPlan, processes: Processes) -> None:
+async def end_earlier(plan: Plan, seed: ClusterPlan, processes: Processes) -> None:
     """End provider-local of an earlier version, which ran on the machine, and revoke its access to the seed.
 
     Extension objects wait from its end until the pod is ready.
     """
+    access = seed.directory / f"{PROVIDER_LOCAL}.kubeconfig"
+    if not access.exists():
+        return
     running = processes.find(f"{seed.name}/{PROVIDER_LOCAL}")
     if running is not None:
         await asyncio.to_thread(processes.stop, [running])
     async with connected(plan.kubeconfig(seed.name)) as client:
         await client.delete(NAMESPACE, _OLD_NAMESPACE)
-    (seed.directory / "provider-local.kubeconfig").unlink(missing_ok=True)
+    (plan.configs / f"{seed.name}-{PROVIDER_LOCAL}.yaml").unlink(missing_ok=True)
+    access.unlink()  # last: it says that something of the earlier version is left
 
 
-async def install(plan: Plan, seed: ClusterPlan) -> None:
-    """Do what the gardenlet waits for, and wait until it has installed provider-local in a seed."""
+async def install(plan: Plan, seed: ClusterPlan, processes: Processes) -> None:
+    """Write the Secrets that the pods of provider-local wait for, and wait until the gardenlet has installed it."""
     name = await installed_as(plan, seed)
+    await end_earlier(plan, seed, processes)  # first: two processes would serve the same objects
     await identify(plan, seed, name)
-    await replace_earlier(plan, seed, Processes(plan.directory / "processes", plan.logs))
-    await until(lambda: is_ready(plan, name), f"ControllerInstallation {name}", _READY_SECONDS)
-
-
-async def is_ready(plan: Plan, installation: str) -> bool:
-    """Whether a ControllerInstallation is installed, healthy and rolled out."""
     async with connected(plan.kubeconfig("garden")) as client:
-        return _is_good(await client.find(CONTROLLER_INSTALLATION, installation))
+
+        async def is_ready() -> bool:
+            return _is_good(await client.find(CONTROLLER_INSTALLATION, name))
+
+        await until(is_ready, f"ControllerInstallation {name}", _READY_SECONDS)
 
 
 async def state(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -167,10 +170,6 @@ async def state(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _is_good(installation: Object | None) -> bool:
     return all(find_condition(installation, type_).get("status") == status for type_, status in _GOOD.items())
-
-
-def _is_deleting(obj: Object) -> bool:
-    return "deletionTimestamp" in obj["metadata"]
 
 
 def _secret(name: str, namespace: str, files: dict[str, Path]) -> Object:

@@ -244,7 +244,7 @@ class _Up:
 
     async def _extensions(self, seed: ClusterPlan) -> None:
         with self._progress.step(f"{seed.name}: extension {extensions.PROVIDER_LOCAL} installed"):
-            await extensions.install(self._plan, seed)
+            await extensions.install(self._plan, seed, self._processes)
 
     async def _node(self, cluster: Cluster, node: NodePlan, role: Role) -> None:
         """Start a node, whose containerd has all images; a root that exists gets the changed images."""

@@ -15,8 +15,8 @@ import yaml
 from landscape import extensions
 from landscape.plan import SEEDS
 from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.installations import GOOD, apply, conditions, deploy, installations, unregister
 from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, CloudCredentials, Shoot, eventually, refused
-from tests.unit.charts import archive
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
@@ -31,18 +31,10 @@ def extension(landscape: Landscape) -> Iterator[None]:
     """Its registration and its chart are in the garden; the gardenlet of a seed that needs it installs it."""
     registration = yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text())
     registration["spec"]["deployment"] = {"deploymentRefs": [{"name": "local-ext"}]}
-    chart = b64encode(extensions.packaged(EXAMPLE / "chart")).decode()
-    for each in (deployment("local-ext", chart), registration):
-        landscape.kubectl("garden", "apply", "--server-side", "-f", "-", stdin=json.dumps(each))
+    deploy(landscape, "local-ext", {"rawChart": b64encode(extensions.packaged(EXAMPLE / "chart")).decode()})
+    apply(landscape, registration)
     yield
-    landscape.kubectl("garden", "delete", "controllerregistration", "local-ext", "--timeout=60s")
-    landscape.kubectl("garden", "delete", "controllerdeployment", "local-ext", "--timeout=30s")
-
-
-def deployment(name: str, chart: str, **content: Any) -> dict[str, Any]:
-    """ControllerDeployment with a chart."""
-    kind = {"apiVersion": "core.gardener.cloud/v1", "kind": "ControllerDeployment"}
-    return {**kind, "metadata": {"name": name}, "helm": {"rawChart": chart}, **content}
+    unregister(landscape, "local-ext")
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +56,13 @@ def extended(
     credentials.remove()
 
 
-def installations(landscape: Landscape, registration: str) -> list[dict[str, Any]]:
-    """ControllerInstallations of a ControllerRegistration."""
-    found = json.loads(landscape.kubectl("garden", "get", "controllerinstallations", "-o", "json"))["items"]
-    return [each for each in found if each["spec"]["registrationRef"]["name"] == registration]
-
-
-def conditions(installation: dict[str, Any]) -> dict[str, str]:
-    return {each["type"]: each["status"] for each in (installation.get("status") or {}).get("conditions") or ()}
-
-
 def test_the_gardenlets_have_installed_the_landscapes_extension(landscape: Landscape) -> None:
     """Also seen in the command of the landscape, and by a pod in each seed in place of a process of the machine."""
     found = installations(landscape, "provider-local")
 
     assert {each["spec"]["seedRef"]["name"] for each in found} == set(SEEDS)
-    good = {"Valid": "True", "Installed": "True", "Healthy": "True", "Progressing": "False"}
     for each in found:
-        assert good.items() <= conditions(each).items()
+        assert GOOD.items() <= conditions(each).items()
         namespace, seed = f"extension-{each['metadata']['name']}", each["spec"]["seedRef"]["name"]
         pods = landscape.kubectl(seed, "-n", namespace, "get", "pods", "-o", "name").split()
         assert [name for name in pods if name.startswith("pod/gardener-extension-provider-local-")]
@@ -90,30 +71,6 @@ def test_the_gardenlets_have_installed_the_landscapes_extension(landscape: Lands
         each["metadata"]["name"] for each in found
     }
     assert not [name for name in status["processes"] if name.endswith("/provider-local")]
-
-
-def test_a_chart_that_does_not_render_is_told_in_a_condition(landscape: Landscape) -> None:
-    """Nothing of it is in the seeds, and its end needs no seed's help."""
-    broken = {"templates/a.yaml": '{{ required "set values.region of the ControllerDeployment" .Values.region }}'}
-    registration = {
-        "apiVersion": "core.gardener.cloud/v1beta1",
-        "kind": "ControllerRegistration",
-        "metadata": {"name": "broken"},
-        "spec": {"deployment": {"policy": "Always", "deploymentRefs": [{"name": "broken"}]}},
-    }
-    for each in (deployment("broken", b64encode(archive(broken)).decode()), registration):
-        landscape.kubectl("garden", "apply", "--server-side", "-f", "-", stdin=json.dumps(each))
-
-    def told() -> bool:
-        found = installations(landscape, "broken")
-        return len(found) == len(SEEDS) and {conditions(each).get("Valid") for each in found} == {"False"}
-
-    eventually(told, "condition Valid of the broken chart", 60)
-    said = landscape.kubectl("garden", "get", "controllerinstallations", "-o", "yaml")
-    assert "set values.region of the ControllerDeployment" in said
-    landscape.kubectl("garden", "delete", "controllerregistration", "broken", "--wait=false")
-    eventually(lambda: not installations(landscape, "broken"), "the end of its installations", 60)
-    landscape.kubectl("garden", "delete", "controllerdeployment", "broken", "--timeout=30s")
 
 
 def _found(shoot: Shoot, type_: str) -> dict[str, str]:
