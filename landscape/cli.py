@@ -255,6 +255,12 @@ def _print_status(plan: Plan, output: str, *, processes: bool) -> None:
     for process, content in state["processes"].items():
         rows.append((process, content["state"], str(content["pid"]), str(content["starts"])))
     _print_table(rows)
+    click.echo()
+    rows = [("EXTENSION", "SEED", "READY", "CONDITIONS")]
+    for installation, content in state["extensions"].items():
+        told = ", ".join(f"{type_}={status}" for type_, status in content["conditions"].items())
+        rows.append((installation, content["seed"], str(content["ready"]).lower(), told))
+    _print_table(rows)
 
 
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:

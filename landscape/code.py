@@ -4,6 +4,8 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+ROOMS = ("api", "kube", "etcd", "activities", "workflows", "workers")
+"""Packages of our processes."""
 _CHECKOUT = Path(__file__).parents[1]
 
 

@@ -26,7 +26,7 @@ from api.labels import pod_security
 from api.policies import deletion_protection
 from api.resources import CUSTOM_RESOURCE_DEFINITION, SEED
 from kube.client import KubeClient, Object
-from landscape import cloud, dns, object_store, pki
+from landscape import cloud, dns, extensions, object_store, pki
 from landscape.cluster import Credentials
 from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
@@ -76,6 +76,7 @@ async def deploy_kinds(plan: Plan, *, unrestricted_gardenlets: bool) -> None:
 async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
     """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them."""
     async with connected(plan.kubeconfig("garden")) as client:
+        await apply(client, extensions.controller_deployment(plan))
         await apply(
             client, cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig)
         )
@@ -162,8 +163,8 @@ def controller_registration() -> Object:
     return {
         "apiVersion": _CORE,
         "kind": "ControllerRegistration",
-        "metadata": {"name": "provider-local"},
-        "spec": {"resources": resources},
+        "metadata": {"name": extensions.PROVIDER_LOCAL},
+        "spec": {"resources": resources, "deployment": {"deploymentRefs": [{"name": extensions.PROVIDER_LOCAL}]}},
     }
 
 

@@ -18,6 +18,7 @@ from landscape import (
     cloud,
     containerd,
     dns,
+    extensions,
     front_door,
     garden,
     images,
@@ -239,10 +240,14 @@ class _Up:
             ours = workers.of_seed(self._plan, cluster_plan)
             if self._workers == "none":
                 return
-            await workers.make_extension_account(self._plan, cluster_plan)
             await self._start_ours(ours)
+            await self._extensions(cluster_plan)
             with self._progress.step(f"{cluster_plan.name}: Seed ready"):
                 await until(lambda: garden.seed_ready(self._plan, cluster_plan.name), f"Seed {cluster_plan.name}", 180)
+
+    async def _extensions(self, seed: ClusterPlan) -> None:
+        with self._progress.step(f"{seed.name}: extension {extensions.PROVIDER_LOCAL} installed"):
+            await extensions.install(self._plan, seed, self._processes)
 
     async def _node(self, cluster: Cluster, node: NodePlan, role: Role) -> None:
         """Start a node, whose containerd has all images; a root that exists gets the changed images."""
@@ -342,6 +347,7 @@ async def status(plan: Plan) -> dict[str, Any]:
         and all(process["state"] == "Running" for process in processes.values()),
         "clusters": {cluster.pop("name"): cluster for cluster in clusters},
         "processes": processes,
+        "extensions": await extensions.state(plan),
     }
 
 

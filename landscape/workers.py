@@ -5,40 +5,30 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from api.constants import ADMISSION_AUTHORITY
-from api.resources import SERVICE_ACCOUNT
 from landscape import cloud, garden, pki
 from landscape.cluster import Credentials
-from landscape.code import code_digest
+from landscape.code import ROOMS, code_digest
 from landscape.files import write_if_changed
-from landscape.kube import apply, connected
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, SUBRESOURCES_PORTS, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
 from workers.admission import api_server_files
 from workers.lib.codec import derived_keys, write_key_file
-from workers.provider_local import access as provider_access
 
 Config = dict[str, Any]
-
-PROVIDER_LOCAL_NAMESPACE = "extension-provider-local"
-"""Namespace of the extension in each seed."""
 
 _SUBRESOURCES = ("subresources-1", "subresources-2")
 OF_THE_LANDSCAPE = ("garden/codec-server", *(f"garden/{name}" for name in _SUBRESOURCES))
 """Processes that the landscape needs in any case: for its UI and commands, and behind its front door."""
 
-_TOKEN_VALIDITY = timedelta(days=365)
-"""As long as that of the landscape's certificates; each ``up`` makes a new token."""
 _WEBHOOKS_PORT = 9443
 _AUTHORIZER_PORT = 9444
-_ROOMS = ("api", "kube", "etcd", "activities", "workflows", "workers")
 
 
 @dataclass(frozen=True)
@@ -65,28 +55,6 @@ def of_seed(plan: Plan, seed: ClusterPlan) -> list[Ours]:
     ]
 
 
-async def make_extension_account(plan: Plan, seed: ClusterPlan) -> None:
-    """Apply what the chart of provider-local would, and write a kubeconfig with a token of its ServiceAccount."""
-    namespace, name = PROVIDER_LOCAL_NAMESPACE, provider_access.NAME
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": int(_TOKEN_VALIDITY.total_seconds())},
-    }
-    async with connected(plan.kubeconfig(seed.name)) as client:
-        await apply(client, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        await apply(client, account, *provider_access.access(namespace), provider_access.priority_class())
-        answer = await client.request("POST", SERVICE_ACCOUNT.path(namespace, name, "token"), body=request)
-    token = answer["status"]["token"]
-    content = pki.token_kubeconfig(seed.server, Credentials.of(seed).ca, token, seed.name)
-    pki.write_kubeconfig(_provider_local_kubeconfig(seed), content)
-
-
-def _provider_local_kubeconfig(seed: ClusterPlan) -> Path:
-    return seed.directory / "provider-local.kubeconfig"
-
-
 def write_codec_keys(plan: Plan) -> None:
     """Create root keys if there are none, and derive keys from them for each process of a seed and for operators."""
     write_key_file(plan.codec_key)
@@ -105,7 +73,7 @@ def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Our
     gardener = Path(sys.executable).parent / "gardener"
     argv = (str(gardener), "worker", worker, "--config", str(file))
     # A digest of code and configuration is part of the arguments: ``up`` restarts the process if one has changed.
-    version = f"{code_digest(*_ROOMS)}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    version = f"{code_digest(*ROOMS)}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     spec = ProcessSpec(name, argv, netns, {"GARDENER_VERSION": version, "MALLOC_ARENA_MAX": "2"})
     if health := config.get("health"):
         return Ours(spec, f"http://{health['address']}:{health['port']}/readyz")
@@ -273,26 +241,13 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
             # Tests kill seeds, and then read backups that were written before.
             "deltaSnapshotPeriod": 10,
             "takeoverTolerance": 15,
-            "imageDigest": code_digest(*_ROOMS),
+            "imageDigest": code_digest(*ROOMS),
         },
         # Backups that tests read after the deletion of their Shoot.
         "backupEntry": {"deletionGracePeriodHours": 24, "deletionGracePeriodShootPurposes": ["production"]},
         # Tests wait for it.
         "watchdog": {"probeInterval": 5, "failures": 2},
         "health": _health(seed.address, 2728),
-    }
-
-
-def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
-    certificate = TemporalAuthority(plan.temporal_authority).for_extension("provider-local", seed.name)
-    return {
-        "seedName": seed.name,
-        "seedKubeconfig": str(_provider_local_kubeconfig(seed)),
-        "heartbeatNamespace": PROVIDER_LOCAL_NAMESPACE,
-        "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-provider-local")),
-        "loadBalancerIp": seed.address,
-        "furtherLoadBalancerIps": [plan.further_address(seed.name)],
-        "health": _health(seed.address, 2738),
     }
 
 
@@ -360,8 +315,5 @@ _GARDEN: dict[str, Callable[[Plan], Config]] = {
 }
 """Processes of the garden, by their names in ``gardener worker NAME``."""
 
-_SEED: dict[str, Callable[[Plan, ClusterPlan], Config]] = {
-    "provider-local": _provider_local,
-    "gardenlet": _gardenlet,
-}
+_SEED: dict[str, Callable[[Plan, ClusterPlan], Config]] = {"gardenlet": _gardenlet}
 """Processes in the network namespace of each seed."""

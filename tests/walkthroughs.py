@@ -56,7 +56,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "kubectl annotate seed seed-1": "tests/landscape/test_own_credentials.py",
         "kubectl -n garden annotate secret gardener-admission": "tests/landscape/test_own_credentials.py",
     },
-    "docs/extensions.md": {"": "tests/unit/gardenlet/test_installations.py"},
+    "docs/extensions.md": {"": "tests/landscape/test_installations.py"},
     "docs/observability.md": {
         "curl": "tests/landscape/test_components.py",
         "kubectl -n garden create secret generic mails": "tests/landscape/test_alerts.py",

@@ -113,15 +113,15 @@ def _config_map(name: str, namespace: str, data: dict[str, str]) -> dict[str, An
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
 
-def _seed(kubeconfig: str, token_file: Path | None) -> KubeClient:
+def _seed(kubeconfig: str | None, token_file: Path | None) -> KubeClient:
     """A client of the seed; the token of a ServiceAccount takes the place of the kubeconfig's own credentials."""
-    client = KubeClient.from_kubeconfig(kubeconfig)
+    client = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()
     if token_file is None:
         return client
     return KubeClient(dataclasses.replace(client.endpoint, certificate=b"", key=b"", token="", token_file=token_file))
 
 
-async def run(kubeconfig: str, namespace: str, token_file: Path | None = None) -> None:
+async def run(kubeconfig: str | None, namespace: str, token_file: Path | None = None) -> None:
     """Serve all types until cancelled. A restarted process continues from the status of the objects."""
     async with _seed(kubeconfig, token_file) as seed:
         caches = Caches(seed)
@@ -137,11 +137,11 @@ async def run(kubeconfig: str, namespace: str, token_file: Path | None = None) -
 
 
 @click.command()
-@click.option("--kubeconfig", required=True, type=click.Path(exists=True, dir_okay=False), help="Of the seed.")
+@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Of the seed; default: a pod's own.")
 @click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Token of its ServiceAccount, in place of the kubeconfig's credentials.")  # fmt: skip
 @click.option("--namespace", default=f"extension-{NAME}", show_default=True, help="Of its own, in the seed.")
-def main(kubeconfig: str, token_file: Path | None, namespace: str) -> None:
+def main(kubeconfig: str | None, token_file: Path | None, namespace: str) -> None:
     """Run the example extension beside a seed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     asyncio.run(run(kubeconfig, namespace, token_file))

@@ -149,6 +149,7 @@ class Layers:
                     copy = target / file
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, copy)
+            _link_copies(target)
             trees.compile_python(self.base_tree(), target, "/opt/gardener/packages")
 
         return self._made("packages", key, fill)
@@ -216,6 +217,19 @@ class Layers:
         for tree in self._trees.iterdir():
             if tree != self._base_tree and tree.stat().st_mtime < oldest:
                 shutil.rmtree(tree)
+
+
+def _link_copies(directory: Path) -> None:
+    """Replace libraries that lie beside a copy of the same content by links: a wheel has no links, and Helm's library,
+    85 MB, is in it under three names."""
+    known: dict[tuple[Path, str], Path] = {}
+    for path in sorted(directory.rglob("*.so*")):
+        if path.is_file() and not path.is_symlink():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            first = known.setdefault((path.parent, content), path)
+            if first != path:
+                path.unlink()
+                path.symlink_to(first.name)
 
 
 @cache

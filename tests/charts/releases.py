@@ -10,7 +10,7 @@ from typing import Any
 
 import helm_python as helm
 
-from landscape import lifecycle, relay, workers
+from landscape import extensions, lifecycle, relay, workers
 from landscape import plan as plans
 from landscape.cluster import Credentials
 from landscape.kube import connected, is_ready
@@ -33,12 +33,12 @@ REPLICAS = int(os.environ.get("GARDENER_TEST_REPLICAS", "2"))
 _PATIENT = {"leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s"}}
 """On a busy machine a leader is slow before it is dead."""
 
-RELEASES = ("gardener", "provider-local", "gardenlet")
+RELEASES = ("gardener", "gardenlet")
+"""The gardenlet installs provider-local."""
 DEPLOYMENTS = {
     "gardener-admission",
     "gardener-codec-server",
     "gardener-controller-manager",
-    "gardener-extension-provider-local",
     "gardener-front-door",
     "gardener-scheduler",
     "gardener-subresources",
@@ -57,6 +57,7 @@ def install(landscape: Landscape) -> None:
     with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
         for name in RELEASES:
             config.install(CHARTS / name, name, values[name], wait="watcher", timeout=_INSTALL_SECONDS)
+    asyncio.run(extensions.install(plan, plan.cluster(CLUSTER), lifecycle.processes_of(plan)))
 
 
 def uninstall(landscape: Landscape) -> None:
@@ -114,13 +115,6 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
                 "service": {"type": "NodePort"},
             },
             "networkPolicy": {"egressPorts": [443, 6443, 7233, API_SERVER_PORT]},
-        },
-        "provider-local": {
-            "temporal": temporal,
-            "seedName": seed.name,
-            "loadBalancerIp": seed.address,
-            "replicas": REPLICAS,
-            "config": _PATIENT,
         },
         "gardenlet": {
             "temporal": temporal,
@@ -194,7 +188,6 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
         },
         "gardener-codec-key": {"key": plan.codec_key},
         "gardenlet-codec-key": {"key": plan.derived_key(f"{CLUSTER}-gardenlet")},
-        "provider-local-codec-key": {"key": plan.derived_key(f"{CLUSTER}-provider-local")},
         "codec-server-tls": {
             "tls.crt": codec.certificate,
             "tls.key": codec.key,
@@ -219,7 +212,6 @@ def _temporal_secrets(plan: Plan) -> dict[str, dict[str, Path]]:
     certificates = {
         "gardener": authority.for_process("controller-manager"),
         "gardenlet": authority.for_gardenlet(CLUSTER),
-        "provider-local": authority.for_extension("provider-local", CLUSTER),
     }
     return {
         f"{chart}-temporal-tls": {"ca.crt": authority.of_servers, "tls.crt": pair.certificate, "tls.key": pair.key}

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.charts, pytest.mark.timeout(900, func_only=True)]
 
 _KILLED_AFTER = "wait_etcds"
 """Once this task has started, one replica of each Deployment is killed; the creation is still running then."""
-_LEADERS = ("gardener-extension-provider-local", "gardenlet")
+_LEADERS = ("gardenlet",)
 """Those whose lease is in the seed."""
 
 

@@ -203,12 +203,21 @@ def test_a_chart_without_a_required_value_is_refused():
             chart.render({}, name="release", namespace="garden")
 
 
-def test_rights_of_provider_local_are_those_that_the_landscape_gives_it():
-    """One is tested by running Shoots, the other is installed."""
-    rights = [each for each in rendered("provider-local") if each["apiVersion"].startswith("rbac.")]
-
-    assert sorted(rights, key=_place) == sorted(access.access("garden"), key=_place)
+def test_the_cloud_of_a_landscape_has_the_priority_class_of_the_chart():
+    """Machines are pods of the cloud, where the chart is not installed."""
     assert [*kinds(rendered("provider-local"), "PriorityClass").values()] == [access.priority_class()]
+
+
+def test_provider_local_finds_the_values_of_its_seed():
+    """One ControllerDeployment is for all seeds; the gardenlet names the seed."""
+    values = {"seedName": "", "loadBalancerIp": "", "seeds": {"seed-7": {"loadBalancerIp": "198.18.7.2"}}}
+    found = rendered("provider-local", {**values, "gardener": {"seed": {"name": "seed-7"}}})
+
+    [made] = kinds(found, "ConfigMap").values()
+    config = yaml.safe_load(made["data"]["config.yaml"])
+    assert (config["seedName"], config["loadBalancerIp"]) == ("seed-7", "198.18.7.2")
+    with pytest.raises(helm.HelmError, match="loadBalancerIp is needed"):
+        rendered("provider-local", {**values, "gardener": {"seed": {"name": "seed-8"}}})
 
 
 def test_the_oidc_service_has_the_rights_of_its_example_in_the_namespace_of_its_release() -> None:
@@ -234,10 +243,6 @@ def test_the_oidc_service_has_the_rights_of_its_example_in_the_namespace_of_its_
     [_, leases] = kinds(objects, "Role")["shoot-oidc-service"]["rules"]
     assert config["heartbeatNamespace"] == config["leaderElection"]["resourceNamespace"] == account["namespace"]
     assert leases["resourceNames"] == ["gardener-extension-heartbeat", "gardener-extension-shoot-oidc-service"]
-
-
-def _place(each):
-    return each["kind"], each["metadata"]["name"]
 
 
 def test_charts_lint(chart):

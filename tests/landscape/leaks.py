@@ -22,6 +22,7 @@ Needles = dict[bytes, list[str]]
 """Keys and tokens, and the Secrets they stand in."""
 CLUSTERS = ("garden", "cloud", "seed-1", "seed-2")
 _PROCESSES = ("gardenlet", "controller-manager", "admission", "scheduler", "provider-local")
+_EXTENSIONS = "controllerregistration.core.gardener.cloud/name=provider-local"
 
 
 def needles(shoot: Shoot) -> Needles:
@@ -116,6 +117,10 @@ def metrics(shoot: Shoot) -> dict[str, bytes]:
             url = f"http://{health['address']}:{health['port']}/metrics"
             with urllib.request.urlopen(url, timeout=20) as answer:
                 told[path.stem] = answer.read()
+    for namespace in landscape.kubectl("seed-1", "get", "namespaces", "-l", _EXTENSIONS, "-o", "name").split():
+        place = f"/api/v1/namespaces/{namespace.removeprefix('namespace/')}/services"
+        url = f"{place}/gardener-extension-provider-local-metrics:metrics/proxy/metrics"
+        told["provider-local"] = landscape.kubectl("seed-1", "get", "--raw", url).encode()
     assert all(any(process in name for name in told) for process in _PROCESSES), f"metrics of {sorted(told)} alone"
     return told
 

@@ -4,15 +4,18 @@ The tests run in the order in which they stand.
 """
 
 import json
-import subprocess
-import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from landscape import extensions
+from landscape.plan import SEEDS
 from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.installations import GOOD, apply, conditions, deploy, installations, unregister
 from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, CloudCredentials, Shoot, eventually, refused
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
@@ -24,27 +27,14 @@ FORCE = "confirmation.gardener.cloud/force-deletion=true"
 
 
 @pytest.fixture(scope="module")
-def extension(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Its process runs next to the seed with a token of its ServiceAccount, its registration is in the garden."""
-    registration = (EXAMPLE / "controllerregistration.yaml").read_text()
-    landscape.kubectl("garden", "apply", "-f", "-", stdin=registration)
-    landscape.kubectl(SEED, "apply", "-f", str(EXAMPLE / "rbac.yaml"))
-    directory = tmp_path_factory.mktemp("local-extension")
-    log, token = directory / "extension.log", directory / "token"
-    token.write_text(landscape.kubectl(SEED, "-n", "extension-local-ext", "create", "token", "local-ext"))
-    kubeconfig = landscape.directory / f"kubeconfigs/{SEED}.yaml"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/gardener-{landscape.name}-{SEED}", "--",
-             sys.executable, str(EXAMPLE / "extension.py"), "--kubeconfig", str(kubeconfig),
-             "--token-file", str(token)],
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        yield
-        process.terminate()
-        process.wait(10)
-    landscape.kubectl(SEED, "delete", "-f", str(EXAMPLE / "rbac.yaml"), "--timeout=60s")
-    landscape.kubectl("garden", "delete", "controllerregistration", "local-ext", "--timeout=30s")
+def extension(landscape: Landscape) -> Iterator[None]:
+    """Its registration and its chart are in the garden; the gardenlet of a seed that needs it installs it."""
+    registration = yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text())
+    registration["spec"]["deployment"] = {"deploymentRefs": [{"name": "local-ext"}]}
+    deploy(landscape, "local-ext", {"rawChart": b64encode(extensions.packaged(EXAMPLE / "chart")).decode()})
+    apply(landscape, registration)
+    yield
+    unregister(landscape, "local-ext")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +54,23 @@ def extended(
     credentials.write(credentials.good)
     shoot.remove()
     credentials.remove()
+
+
+def test_the_gardenlets_have_installed_the_landscapes_extension(landscape: Landscape) -> None:
+    """Also seen in the command of the landscape, and by a pod in each seed in place of a process of the machine."""
+    found = installations(landscape, "provider-local")
+
+    assert {each["spec"]["seedRef"]["name"] for each in found} == set(SEEDS)
+    for each in found:
+        assert GOOD.items() <= conditions(each).items()
+        namespace, seed = f"extension-{each['metadata']['name']}", each["spec"]["seedRef"]["name"]
+        pods = landscape.kubectl(seed, "-n", namespace, "get", "pods", "-o", "name").split()
+        assert [name for name in pods if name.startswith("pod/gardener-extension-provider-local-")]
+    status = landscape.status
+    assert {name for name in status["extensions"] if name.startswith("provider-local-")} == {
+        each["metadata"]["name"] for each in found
+    }
+    assert not [name for name in status["processes"] if name.endswith("/provider-local")]
 
 
 def _found(shoot: Shoot, type_: str) -> dict[str, str]:

@@ -18,9 +18,10 @@ from kube.client import KubeClient
 from kube.errors import Forbidden
 from tests import api_servers
 from tests.api_servers import free_port, process
+from tests.unit.charts import rights_of_provider_local
 from tests.unit.kube.waiting import until
 from tests.unit.seed.test_extension_access import registration
-from workers.provider_local.access import NAME, access
+from workers.provider_local.access import NAME
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
 
@@ -43,7 +44,7 @@ class Seed:
             await self.admin.apply(each, manager="test")
         for name in (OWN, "garden", CONTROL_PLANE):
             await self.admin.apply(_object("v1", "Namespace", name, None), manager="test")
-        for each in (*access(OWN), *managed_resource_classes()):
+        for each in (*rights_of_provider_local(OWN), *managed_resource_classes()):
             await self.admin.apply(each, manager="test")
         for name in ("gardenlet-kubeconfig", "backup-bucket"):
             await self.admin.apply(secret(name, "garden"), manager="test")

@@ -1,17 +1,22 @@
 """An extension controller uses its credentials of the seed for what it does not serve, on a landscape.
 
-The credentials are those of the running provider-local. What it does by right is shown by the Shoot, which it serves.
+The credentials are of the ServiceAccount of provider-local. The Shoot, which it serves, shows what it does by right.
 """
 
+import asyncio
 import json
-from typing import Any
+from pathlib import Path
 
 import pytest
-import yaml
 
-from landscape.plan import Plan, load
+from api.decisions.extension_charts import namespace_of
+from landscape import extensions
+from landscape.cluster import Credentials
+from landscape.pki import token_kubeconfig, write_kubeconfig
+from landscape.plan import load
 from tests.landscape.conftest import BIN, run
 from tests.landscape.shoots import Shoot, refused
+from workers.provider_local.access import NAME
 
 pytestmark = pytest.mark.landscape
 
@@ -20,15 +25,20 @@ CLOSED = ("garden", "kube-system", "istio-ingress", "default")
 
 
 def _as_extension(shoot: Shoot, *arguments: str) -> list[str]:
-    """Command line of kubectl with the credentials of provider-local in the Shoot's seed."""
+    """Command line of kubectl with a token of provider-local's ServiceAccount in the Shoot's seed."""
+    return [str(BIN / "kubectl"), f"--kubeconfig={_kubeconfig(shoot)}", *arguments]
+
+
+def _kubeconfig(shoot: Shoot) -> Path:
     plan = load(shoot.landscape.name)
     assert plan is not None
-    return [str(BIN / "kubectl"), f"--kubeconfig={_kubeconfig(plan, shoot.seed)}", *arguments]
-
-
-def _kubeconfig(plan: Plan, seed: str) -> str:
-    config: dict[str, Any] = yaml.safe_load((plan.configs / f"{seed}-provider-local.yaml").read_text())
-    return str(config["seedKubeconfig"])
+    file, seed = shoot.kubeconfig.with_name("provider-local.yaml"), plan.cluster(shoot.seed)
+    if not file.exists():
+        installation = asyncio.run(extensions.installed_as(plan, seed))
+        account = ("create", "token", NAME, "--namespace", namespace_of(installation))
+        token = shoot.landscape.kubectl(shoot.seed, *account).strip()
+        write_kubeconfig(file, token_kubeconfig(seed.server, Credentials.of(seed).ca, token, seed.name))
+    return file
 
 
 @pytest.mark.attack(actor="T4", asset="A1", finding=14)

@@ -1,7 +1,12 @@
-"""Helm charts as their authors publish them, made in memory."""
+"""Helm charts as their authors publish them, made in memory, and what those of this project render."""
 
 import io
 import tarfile
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import yaml
 
 CHART = "{apiVersion: v2, name: notes, version: 1.0.0}"
 
@@ -15,3 +20,10 @@ def archive(files: dict[str, str], name: str = "notes") -> bytes:
             info.size = len(text.encode())
             made.addfile(info, io.BytesIO(text.encode()))
     return buffer.getvalue()
+
+
+def rights_of_provider_local(namespace: str) -> list[dict[str, Any]]:
+    """Roles and bindings of provider-local's chart, for a release in ``namespace``."""
+    with helm.Chart.load(Path(__file__).parents[2] / "charts/provider-local") as chart:
+        files = chart.render({"seedName": "a", "loadBalancerIp": "192.0.2.1"}, name="a", namespace=namespace)
+    return [each for each in yaml.safe_load_all(files["provider-local/templates/rbac.yaml"]) if each]

@@ -67,9 +67,13 @@ def _show(facts: dict[str, Any], shoot: dict[str, str], config: dict[str, object
         click.echo(f"$ kubectl --kubeconfig={kubeconfig_path} {' '.join(what)}")
         subprocess.run([*kubectl, *what], check=True)
         click.echo()
+    garden = facts["clusters"]["garden"]["kubeconfig"]
+    click.echo(f"$ kubectl --kubeconfig={garden} get controllerinstallations")
+    subprocess.run([kubectl[0], f"--kubeconfig={garden}", "get", "controllerinstallations"], check=True)
+    click.echo()
     click.echo(f"Temporal UI: {facts['temporal']['ui']}")
     click.echo(f"the flow:    gardener flow show {shoot['namespace']}/{shoot['name']}")
-    click.echo(f"the garden:  kubectl --kubeconfig={facts['clusters']['garden']['kubeconfig']} get shoots -A")
+    click.echo(f"the garden:  kubectl --kubeconfig={garden} get shoots -A")
 
 
 async def _follow(caches: Caches, namespace: str, name: str) -> None:

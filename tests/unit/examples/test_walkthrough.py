@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import helm_python as helm
 import yaml
 
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from kube.cache import Caches
 from landscape.cli import landscape
+from landscape.extensions import packaged
 from landscape.plan import DEFAULT_NAME, STATE_HOME, choose
 from tests.unit.examples.test_local_extension import (
     CLUSTERS,
@@ -99,6 +101,16 @@ def test_the_walkthrough_uses_the_account_that_has_the_permissions() -> None:
     assert f"-n {account['namespace']} create token {account['name']} " in line
     (default,) = [each.default for each in example.main.params if each.name == "namespace"]
     assert default == account["namespace"]
+
+
+def test_the_chart_of_the_example_grants_the_same_permissions() -> None:
+    with helm.Chart.load_archive(packaged(EXAMPLE / "chart")) as chart:
+        files = chart.render(name="local-ext", namespace="extension-local-ext")
+    rights = list(yaml.safe_load_all(files["local-ext/templates/rbac.yaml"]))
+
+    assert rights == list(yaml.safe_load_all((EXAMPLE / "rbac.yaml").read_text()))[1:], "it brings no namespace"
+    (config,) = yaml.safe_load(files["local-ext/templates/extension.yaml"].split("---")[0])["data"].values()
+    assert config.strip() == (EXAMPLE / "extension.py").read_text().strip()
 
 
 def test_the_example_needs_the_sdk_the_kinds_and_the_client_only() -> None:

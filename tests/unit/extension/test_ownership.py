@@ -21,6 +21,7 @@ from kube.cache import Caches
 from kube.client import KubeClient
 from tests import api_servers
 from tests.api_servers import free_port, process
+from tests.unit.charts import rights_of_provider_local
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.garden_server import GardenServer
@@ -28,7 +29,7 @@ from tests.unit.kube.waiting import until
 from workers.extension.controller import ExtensionController
 from workers.extension.ownership import Ownership
 from workers.gardenlet.ownership import OwnershipController
-from workers.provider_local.access import NAME, access
+from workers.provider_local.access import NAME
 
 SOURCE, DESTINATION = "seed-1", "seed-2"
 CONTROL_PLANE, OWN = "shoot--local--demo", "extension-provider-local"
@@ -128,7 +129,7 @@ class Seed:
         for name in (OWN, "garden", CONTROL_PLANE):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await self.admin.apply(namespace, manager="test")
-        for each in access(OWN):
+        for each in rights_of_provider_local(OWN):
             await self.admin.apply(each, manager="test")
 
     @asynccontextmanager

@@ -26,7 +26,7 @@ from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer
 from tests.unit.api.shoots import SEED
 from tests.unit.charts import archive
-from tests.unit.gardenlet.test_chart_registry import _LOGIN, Registry, registry
+from tests.unit.gardenlet.test_chart_registry import LOGIN, Running, registry
 from tests.unit.kube.waiting import until
 from workers.gardenlet.child_gardenlet import _CHART, _archive
 from workers.gardenlet.config import GardenletConfig
@@ -74,7 +74,7 @@ def chart(**changed: str) -> bytes:
 
 
 class World:
-    def __init__(self, operator: KubeClient, admin: KubeClient, clusters: Clusters, registry: Registry) -> None:
+    def __init__(self, operator: KubeClient, admin: KubeClient, clusters: Clusters, registry: Running) -> None:
         self.operator, self.admin, self.clusters, self.registry = operator, admin, clusters, registry
 
     async def write(self, *, version: str = ":v9.9.9", config: Object | None = None, **deployment: Any) -> None:
@@ -155,7 +155,7 @@ def servers(
 
 
 @pytest.fixture
-async def world(servers: tuple[ApiServer, ApiServer], registry: Registry, tmp_path: Path) -> AsyncIterator[World]:
+async def world(servers: tuple[ApiServer, ApiServer], registry: Running, tmp_path: Path) -> AsyncIterator[World]:
     garden, seed = servers
     async with garden.client(ADMIN) as operator, seed.client(ADMIN) as admin:
         await ready(operator)
@@ -165,7 +165,7 @@ async def world(servers: tuple[ApiServer, ApiServer], registry: Registry, tmp_pa
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden"}}
         await admin.apply(namespace, manager="test")
         secrets = {
-            "pull": {".dockerconfigjson": json.dumps({"auths": {registry.host: {"auth": _LOGIN}}})},
+            "pull": {".dockerconfigjson": json.dumps({"auths": {registry.host: {"auth": LOGIN}}})},
             "authority": {"bundle.crt": registry.authority},
         }
         for each in (

@@ -56,7 +56,7 @@ def test_every_configuration_fits_the_process_that_reads_it(plan):
         module, model = MODELS[worker].split(":")
         load_config(getattr(importlib.import_module(module), model), config)
         names.add(worker)
-    assert names == set(MODELS)
+    assert names == set(MODELS) - {"provider-local"}, "pods run provider-local, with the configuration of its chart"
 
 
 def test_processes_of_a_seed_run_in_its_network(plan):
