@@ -54,6 +54,8 @@ def to(target: str) -> str:
 
 
 def target(service: str, port: int | str, protocol: str = "TCP", *, namespace: str = "") -> str:
-    """What ``to`` takes for a port of a Service's pods. ``namespace``: of the Service, or its alias, if it is another
-    one than that of the pods with the label."""
+    """Target of the label for a port of a Service's pods; ``to`` makes the label of it.
+
+    ``namespace``: that of the Service, or its alias; empty if the pods with the label are in the same one.
+    """
     return f"{namespace}-{service}-{protocol}-{port}".lower() if namespace else f"{service}-{protocol}-{port}".lower()

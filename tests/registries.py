@@ -1,4 +1,4 @@
-"""A registry of charts for tests, with one chart: ``charts/notes``. It serves its one manifest under each tag and digest.
+"""A registry for tests with one chart: ``charts/notes``. It serves its one manifest under each tag and digest.
 
 ``python -m tests.registries ADDRESS PORT CERTIFICATE KEY`` runs it as a process, for example in another network.
 """

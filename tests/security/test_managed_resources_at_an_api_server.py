@@ -96,7 +96,8 @@ async def test_an_extension_changes_the_secret_of_a_managed_resource_and_reaches
         for each in (ADMINISTRATOR, OF_THE_GARDEN_NAMESPACE):
             data = {"0.json": base64.b64encode(json.dumps(each).encode()).decode()}
             await extension.patch(resources.SECRET, MINE, CONTROL_PLANE, {"data": data})
-            await until(functools.partial(_is, admin, "False", each["metadata"]["name"]), 30)
+            name = "intruder" if each is ADMINISTRATOR else "wanted"
+            await until(functools.partial(_is, admin, "False", name), 30)
 
     assert "may hold only objects of this namespace" in (await _condition(admin))["message"]
     assert await admin.find(resources.CLUSTER_ROLE_BINDING, "intruder", None) is None

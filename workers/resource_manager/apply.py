@@ -53,7 +53,7 @@ class Applier:
         self._target = target
         self._always_update = always_update
         self._settled: dict[Reference, tuple[str, bytes]] = {}
-        """Resource version of each object that a dry run did not change, and the digest of what was to be written."""
+        """Resource version of each object that a dry run did not change, and the digest of the object to write."""
 
     async def apply(
         self,

@@ -209,7 +209,6 @@ class Controllers(ApiModel):
     csr_approver: CSRApproverController = Field(
         default=CSRApproverController(), validation_alias=AliasChoices("csrApprover", "kubeletCSRApprover")
     )
-    network_policy: Lacking = Lacking()
     node: Lacking = Lacking()
     node_critical_components: Lacking = Lacking()
     token_invalidator: Lacking = Lacking()

@@ -1,4 +1,4 @@
-"""What the resource manager writes over a live object.
+"""The object that the resource manager writes in place of a live one.
 
 The manifest decides everything except metadata and status. So a field that others added goes again. This module holds
 the exceptions: values that the cluster itself allocates or that autoscalers set.

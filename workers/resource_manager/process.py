@@ -142,8 +142,8 @@ async def _controllers(
     if wanted.garbage_collector.enabled:
         from workers.resource_manager.garbage_collector import GarbageCollector
 
-        connection = config.target_client_connection
-        swept: tuple[str | None, ...] = (connection.namespaces if connection else ()) or (None,)
+        chosen = config.target_client_connection.namespaces if config.target_client_connection else ()
+        swept: tuple[str | None, ...] = chosen or (None,)
         parts.append(GarbageCollector(target, swept, wanted.garbage_collector.sync_period).run())
     return parts
 

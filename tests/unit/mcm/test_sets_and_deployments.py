@@ -124,8 +124,8 @@ async def test_a_creation_whose_answer_was_lost_is_found_again(seed: FakeCluster
     original = seed.create
     lost: list[Any] = []
 
-    async def create(obj: Any, *, subresource: str = "") -> Any:
-        made = await original(obj, subresource=subresource)
+    async def create(obj: Any, *, subresource: str = "", manager: str = "") -> Any:
+        made = await original(obj, subresource=subresource, manager=manager)
         if obj["kind"] == "Machine" and not lost:
             lost.append(obj)
             raise Unreachable(0, "connection lost", "creating Machine")
@@ -461,12 +461,12 @@ async def test_lists_of_machines_are_selected_by_the_api_server(
 async def test_machines_are_created_at_the_same_time_but_at_most_ten(seed: FakeCluster) -> None:
     original, running, most = seed.create, 0, 0
 
-    async def create(obj: Any, *, subresource: str = "") -> Any:
+    async def create(obj: Any, *, subresource: str = "", manager: str = "") -> Any:
         nonlocal running, most
         running, most = running + 1, max(most, running + 1)
         await asyncio.sleep(0)  # lets the other requests of the batch begin
         running -= 1
-        return await original(obj, subresource=subresource)
+        return await original(obj, subresource=subresource, manager=manager)
 
     await seed.create(deployment(25))
     seed.create = create  # type: ignore[method-assign]

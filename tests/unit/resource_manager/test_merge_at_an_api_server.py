@@ -1,4 +1,4 @@
-"""What becomes of a live object: the rows of the merge table, each at a real API server with its defaults."""
+"""Live objects after the resource manager has written them: the rows of the merge table, at a real API server."""
 
 import asyncio
 import base64
