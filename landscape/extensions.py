@@ -124,24 +124,24 @@ def secrets(plan: Plan, seed: ClusterPlan) -> dict[str, dict[str, Path]]:
 async def end_earlier(plan: Plan, seed: ClusterPlan, processes: Processes) -> None:
     """End provider-local of an earlier version, which ran on the machine, and revoke its access to the seed.
 
+    It must end before this version's gardenlet starts: it would report that the gardenlet's Secrets lack keys.
     Extension objects wait from its end until the pod is ready.
     """
     access = seed.directory / f"{PROVIDER_LOCAL}.kubeconfig"
-    if not access.exists():
-        return
     running = processes.find(f"{seed.name}/{PROVIDER_LOCAL}")
+    if running is None and not access.exists():
+        return
     if running is not None:
         await asyncio.to_thread(processes.stop, [running])
     async with connected(plan.kubeconfig(seed.name)) as client:
         await client.delete(NAMESPACE, _OLD_NAMESPACE)
     (plan.configs / f"{seed.name}-{PROVIDER_LOCAL}.yaml").unlink(missing_ok=True)
-    access.unlink()  # last: it says that something of the earlier version is left
+    access.unlink(missing_ok=True)  # last: it says that something of the earlier version is left
 
 
-async def install(plan: Plan, seed: ClusterPlan, processes: Processes) -> None:
+async def install(plan: Plan, seed: ClusterPlan) -> None:
     """Write the Secrets that the pods of provider-local wait for, and wait until the gardenlet has installed it."""
     name = await installed_as(plan, seed)
-    await end_earlier(plan, seed, processes)  # first: two processes would serve the same objects
     await identify(plan, seed, name)
     async with connected(plan.kubeconfig("garden")) as client:
 

@@ -240,6 +240,7 @@ class _Up:
             ours = workers.of_seed(self._plan, cluster_plan)
             if self._workers == "none":
                 return
+            await extensions.end_earlier(self._plan, cluster_plan, self._processes)
             await self._start_ours(ours)
             await self._extensions(cluster_plan)
             with self._progress.step(f"{cluster_plan.name}: Seed ready"):
@@ -247,7 +248,7 @@ class _Up:
 
     async def _extensions(self, seed: ClusterPlan) -> None:
         with self._progress.step(f"{seed.name}: extension {extensions.PROVIDER_LOCAL} installed"):
-            await extensions.install(self._plan, seed, self._processes)
+            await extensions.install(self._plan, seed)
 
     async def _node(self, cluster: Cluster, node: NodePlan, role: Role) -> None:
         """Start a node, whose containerd has all images; a root that exists gets the changed images."""

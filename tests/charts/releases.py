@@ -57,7 +57,7 @@ def install(landscape: Landscape) -> None:
     with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
         for name in RELEASES:
             config.install(CHARTS / name, name, values[name], wait="watcher", timeout=_INSTALL_SECONDS)
-    asyncio.run(extensions.install(plan, plan.cluster(CLUSTER), lifecycle.processes_of(plan)))
+    asyncio.run(extensions.install(plan, plan.cluster(CLUSTER)))
 
 
 def uninstall(landscape: Landscape) -> None:

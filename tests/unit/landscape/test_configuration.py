@@ -14,10 +14,10 @@ from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.local import CloudProfileConfig
-from api.resources import SECRET
+from api.resources import NAMESPACE, SECRET
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
-from landscape import garden, object_store, temporal, workers
+from landscape import extensions, garden, object_store, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
 from landscape.plan import Plan
@@ -104,6 +104,29 @@ def test_the_administrators_key_is_in_no_command_line_and_no_environment_that_is
     key = object_store.administrator(plan)
     for process in object_store.processes(plan, "versitygw"):
         assert key.secret not in str(process)
+
+
+@pytest.mark.parametrize("own_access", [False, True])
+async def test_provider_local_of_an_earlier_version_ends(plan, tmp_path, monkeypatch, own_access):
+    """The earliest versions used the seed's own kubeconfig, later ones gave the process a kubeconfig."""
+    seed, processes = FakeCluster(), Processes(tmp_path / "processes", tmp_path / "logs")
+    monkeypatch.setattr(extensions, "connected", lambda _: nullcontext(seed))
+    place = plan.seeds[0]
+    access = place.directory / "provider-local.kubeconfig"
+    access.parent.mkdir(parents=True, exist_ok=True)
+    if own_access:
+        access.touch()
+        await seed.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "extension-provider-local"}})
+    earlier = processes.start(ProcessSpec(f"{place.name}/provider-local", ("sleep", "300")))
+    try:
+        await extensions.end_earlier(plan, place, processes)
+        assert not earlier.alive
+        assert processes.find(earlier.spec.name) is None, "the keeper must not start it again"
+        await extensions.end_earlier(plan, place, processes)
+    finally:
+        processes.stop(list(processes.all()), grace=0.2)
+    assert not access.exists()
+    assert await seed.find(NAMESPACE, "extension-provider-local") is None
 
 
 @pytest.mark.parametrize("name", ["etcd-backup", "source-etcd-backup"])
