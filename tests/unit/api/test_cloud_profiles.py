@@ -26,10 +26,7 @@ def capable(**types):
         "1.1.0": [AMD | {"disk": ["nvme"]}],
         "1.2.0": [ARM | {"disk": ["nvme"]}],
     }
-    versions = [
-        {"version": version, "capabilityFlavors": given}
-        for version, given in flavors.items()
-    ]
+    versions = [{"version": version, "capabilityFlavors": given} for version, given in flavors.items()]
     new = changed(PROFILE, "spec.machineCapabilities", CAPABILITIES)
     new = changed(new, "spec.machineImages", [{"name": "local", "versions": versions}])
     return changed(new, "spec.machineTypes", kinds)
