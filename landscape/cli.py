@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -25,6 +25,28 @@ _name = click.option(
     "--name", default=DEFAULT_NAME, envvar="GARDENER_LANDSCAPE", show_default=True, help="Which landscape."
 )
 _output = click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+def _completed(find: Callable[[Plan], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A callback for ``shell_complete``: names in the landscape. Without a landscape it offers nothing."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            found = sorted(find(lifecycle.require(context.params["name"])))
+        except LandscapeError:
+            return []
+        return [each for each in found if each.startswith(incomplete)]
+
+    return complete
+
+
+def _processes(plan: Plan) -> list[str]:
+    return [each.spec.name for each in lifecycle.processes_of(plan).all()]
+
+
+_CLUSTERS = _completed(lambda plan: [each.name for each in plan.clusters])
+_PROCESSES = _completed(_processes)
+_PROCESSES_AND_PLACES = _completed(lambda plan: [*_processes(plan), *plan.places])
 
 
 def _address(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -139,7 +161,7 @@ def status(name: str, output: str) -> None:
 @landscape.command()
 @_name
 @_output
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_CLUSTERS)
 @click.option("--path", is_flag=True, help="Print the name of the file, not its content.")
 def kubeconfig(name: str, output: str, cluster: str, path: bool) -> None:
     """Print the admin kubeconfig of CLUSTER: garden, cloud, seed-1 or seed-2."""
@@ -160,7 +182,7 @@ def kubeconfig(name: str, output: str, cluster: str, path: bool) -> None:
 
 @landscape.command()
 @_name
-@click.argument("process")
+@click.argument("process", shell_complete=_PROCESSES)
 @click.option("--follow", "-f", is_flag=True, help="Go on printing what is added.")
 @click.option("--tail", default=200, show_default=True, help="Number of lines from the end.")
 def logs(name: str, process: str, follow: bool, tail: int) -> None:
@@ -192,7 +214,7 @@ def heal(name: str, seed: str) -> None:
 
 @landscape.command()
 @_name
-@click.argument("process")
+@click.argument("process", shell_complete=_PROCESSES_AND_PLACES)
 def kill(name: str, process: str) -> None:
     """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; the keeper starts it again.
 
@@ -209,7 +231,7 @@ def kill(name: str, process: str) -> None:
 
 @landscape.command()
 @_name
-@click.argument("process")
+@click.argument("process", shell_complete=_PROCESSES_AND_PLACES)
 def pause(name: str, process: str) -> None:
     """Pause PROCESS, or a whole seed or node with its pods (SIGSTOP), until it is resumed."""
     _signal(name, process, signal.SIGSTOP, "paused")
@@ -217,7 +239,7 @@ def pause(name: str, process: str) -> None:
 
 @landscape.command()
 @_name
-@click.argument("process")
+@click.argument("process", shell_complete=_PROCESSES_AND_PLACES)
 def resume(name: str, process: str) -> None:
     """Resume a paused PROCESS, seed or node (SIGCONT)."""
     _signal(name, process, signal.SIGCONT, "resumed")

@@ -23,6 +23,7 @@ from api.names import issued_kubeconfigs
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
+from workers.cli import completion
 from workers.cli.connection import garden_client, namespaced_name
 from workers.cli.temporal import connected, connection_of
 from workers.lib.temporal import TemporalConnectionError
@@ -53,7 +54,7 @@ _OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), de
 
 
 @credentials.command()
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @connected
 def status(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str, **connection: Any) -> None:
@@ -77,7 +78,7 @@ def status(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str, *
 
 
 @credentials.command()
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @click.argument("what", type=click.Choice([*_KINDS, "all"]))
 @click.option("--without-workers-rollout", is_flag=True, help="Roll the worker pools later, by `roll`.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
@@ -97,8 +98,8 @@ def rotate(
 
 
 @credentials.command()
-@click.argument("shoot", callback=namespaced_name)
-@click.argument("pools", nargs=-1, required=True)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
+@click.argument("pools", nargs=-1, required=True, shell_complete=completion.POOLS)
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @_OUTPUT
 def roll(shoot: tuple[str, str], pools: tuple[str, ...], garden_kubeconfig: str | None, output: str) -> None:
@@ -107,7 +108,7 @@ def roll(shoot: tuple[str, str], pools: tuple[str, ...], garden_kubeconfig: str 
 
 
 @credentials.command()
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @click.argument("what", type=click.Choice([name for name, kind in _KINDS.items() if kind in COMPLETION]))
 @click.option("--force", is_flag=True, help="Complete although clients use the old ones; needs --reason.")
 @click.option("--reason", default="", help="Why these clients may lose access; it is recorded.")
@@ -139,7 +140,7 @@ def complete(
 
 
 @credentials.command()
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def kubeconfigs(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str) -> None:
@@ -160,8 +161,8 @@ def kubeconfigs(shoot: tuple[str, str], garden_kubeconfig: str | None, output: s
 
 
 @credentials.command()
-@click.argument("shoot", callback=namespaced_name)
-@click.argument("ids", nargs=-1, required=True, metavar="KUBECONFIG...")
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
+@click.argument("ids", nargs=-1, required=True, metavar="KUBECONFIG...", shell_complete=completion.KUBECONFIGS)
 @click.option("--reason", required=True, help="How you know that no client has it; it is recorded.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @_OUTPUT

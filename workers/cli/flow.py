@@ -17,6 +17,7 @@ from temporalio.client import Client, RPCError, WorkflowExecution
 
 from api.contracts.flows import TaskState
 from api.times import timestamp
+from workers.cli import completion
 from workers.cli.connection import namespaced_name, optional_name
 from workers.cli.explain import Explanation, explain
 from workers.cli.flow_repair import COMMANDS
@@ -48,7 +49,7 @@ def flow() -> None:
 
 
 @flow.command("list")
-@click.argument("shoot", callback=optional_name, required=False)
+@click.argument("shoot", callback=optional_name, required=False, shell_complete=completion.SHOOTS)
 @connected
 def list_flows(shoot: tuple[str, str] | None, output: str, **connection: Any) -> None:
     """All operations of the Shoot NAMESPACE/NAME, or, without a name, those of all Shoots that run; the newest first.
@@ -87,7 +88,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 @flow.command("show")
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @CHOICE
 @connected
 def show_flow(shoot: tuple[str, str], chosen: str | None, output: str, **connection: Any) -> None:
@@ -96,7 +97,7 @@ def show_flow(shoot: tuple[str, str], chosen: str | None, output: str, **connect
 
 
 @flow.command("follow")
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @CHOICE
 @connected
 def follow_flow(shoot: tuple[str, str], chosen: str | None, output: str, **connection: Any) -> None:
@@ -107,7 +108,7 @@ def follow_flow(shoot: tuple[str, str], chosen: str | None, output: str, **conne
 
 
 @flow.command("explain")
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @connected
 def explain_flow(shoot: tuple[str, str], output: str, **connection: Any) -> None:
     """Why the Shoot's operation stands where it stands: task, object, since when, last error, and what to do."""

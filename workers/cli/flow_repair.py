@@ -23,6 +23,7 @@ from temporalio.workflow import NondeterminismError
 
 from api.contracts.operations import TaskResult
 from api.contracts.repair import Action, Repair
+from workers.cli import completion
 from workers.cli.connection import namespaced_name
 from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
@@ -45,19 +46,24 @@ def _intervention(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default="user@host",
             help="Your name, for the record; the name in your certificate replaces it if Temporal reports that.",
         ),
-        click.argument("shoot", callback=namespaced_name),
+        click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS),
     ):
         command = option(command)
     return connected(command)
 
 
 _REASON = click.option("--reason", required=True, help="Why you do it, for operators that read it later.")
-_TASK = click.argument("task")
+_TASK = click.argument("task", shell_complete=completion.FAILED_TASKS)
 
 
 @click.command()
 @_intervention
-@click.option("--from", "task", default="", help="Run this task, and all that comes after it, again.")
+@click.option(
+    "--from",
+    "task",
+    default="",
+    help="Run this task, and all that comes after it, again.",
+)
 @click.option("--reason", default="")
 def retry(shoot: tuple[str, str], task: str, reason: str, by: str, **connection: Any) -> None:
     """Go on with the failed tasks of NAMESPACE/NAME; what is finished is kept."""
@@ -125,7 +131,7 @@ def cancel(shoot: tuple[str, str], reason: str, by: str, **connection: Any) -> N
 
 
 @click.command()
-@click.argument("shoot", required=False)
+@click.argument("shoot", required=False, shell_complete=completion.SHOOTS)
 @CHOICE
 @click.option(
     "--history", type=click.Path(path_type=Path, exists=True, dir_okay=False),

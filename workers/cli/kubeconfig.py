@@ -11,6 +11,7 @@ from api import resources
 from api.authentication.v1alpha1.kubeconfig_request import MAX_SECONDS, MIN_SECONDS
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
+from workers.cli import completion
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     garden_client,
@@ -25,7 +26,7 @@ def kubeconfig() -> None:
 
 
 @kubeconfig.command()
-@click.argument("shoot", callback=namespaced_name)
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
 @click.option(
     "--expiration", type=click.IntRange(MIN_SECONDS, MAX_SECONDS), default=3600, help="Seconds that it is valid."
 )

@@ -9,6 +9,7 @@ import click
 
 from api import resources
 from kube.errors import ApiError, Conflict, NotFound
+from workers.cli import completion
 from workers.cli.connection import garden_client
 
 T = TypeVar("T")
@@ -32,8 +33,8 @@ def _subject(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--kind", type=click.Choice(sorted(_KINDS), case_sensitive=False), default="user", show_default=True
         ),
-        click.argument("name"),
-        click.argument("project"),
+        click.argument("name", shell_complete=completion.MEMBERS),
+        click.argument("project", shell_complete=completion.PROJECTS),
     ):
         command = option(command)
     return command
@@ -50,7 +51,7 @@ def members() -> None:
 
 
 @members.command("list")
-@click.argument("project")
+@click.argument("project", shell_complete=completion.PROJECTS)
 @_GARDEN
 @_OUTPUT
 def list_members(project: str, garden_kubeconfig: str | None, output: str) -> None:

@@ -25,6 +25,7 @@ from api.decisions.seed_ranking import REGION_CONFIG_SELECTOR, Ranking, Strategy
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint
+from workers.cli import completion
 from workers.cli.connection import garden_client
 from workers.cli.seed_flow import show, skip
 from workers.cli.shoot import MoveFailed, Narrator, ask_to_move, phases, seed_of
@@ -42,8 +43,13 @@ seed.add_command(skip)
 
 
 @seed.command()
-@click.argument("name", metavar="SEED")
-@click.option("--to", "destination", help="Destination of all Shoots; default: the scheduler's choice for each.")
+@click.argument("name", metavar="SEED", shell_complete=completion.SEEDS)
+@click.option(
+    "--to",
+    "destination",
+    shell_complete=completion.SEEDS,
+    help="Destination of all Shoots; default: the scheduler's choice for each.",
+)
 @click.option(
     "--at-once", type=click.IntRange(1, 50), default=3, show_default=True, help="Maximum number of simultaneous moves."
 )
@@ -199,7 +205,7 @@ def report(moves: list[Move], *, as_json: bool) -> None:
 
 
 @seed.command("bootstrap-kubeconfig")
-@click.argument("name", metavar="SEED")
+@click.argument("name", metavar="SEED", shell_complete=completion.SEEDS)
 @click.option(
     "--valid",
     type=click.IntRange(5, 24 * 60),

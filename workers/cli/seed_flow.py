@@ -9,13 +9,14 @@ import click
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowUpdateFailedError
 
 from api.contracts.repair import Action, Repair
+from workers.cli import completion
 from workers.cli.flow import print_view
 from workers.cli.flow_view import FlowView, read_flow
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 
 
 @click.command("show")
-@click.argument("name", metavar="SEED")
+@click.argument("name", metavar="SEED", shell_complete=completion.SEEDS)
 @connected
 def show(name: str, output: str, **connection: Any) -> None:
     """Tree of the tasks of the newest operation of SEED, with times, retries and errors."""
@@ -23,7 +24,7 @@ def show(name: str, output: str, **connection: Any) -> None:
 
 
 @click.command("skip")
-@click.argument("name", metavar="SEED")
+@click.argument("name", metavar="SEED", shell_complete=completion.SEEDS)
 @click.argument("task")
 @click.option("--reason", required=True, help="Why you do it, for operators that read it later.")
 @click.option(

@@ -17,6 +17,7 @@ from api.constants import CONTROL_PLANE_MIGRATION, MIGRATION_BAD_CASE, SHOOT_STA
 from kube.cache import Cache
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
+from workers.cli import completion
 from workers.cli.connection import garden_client, namespaced_name
 from workers.cli.ssh import ssh
 
@@ -131,8 +132,8 @@ async def _create(manifest: dict[str, Any], follow: bool, path: str | None, narr
 
 
 @shoot.command()
-@click.argument("shoot", callback=namespaced_name)
-@click.option("--to", "seed", required=True, help="Name of the destination Seed.")
+@click.argument("shoot", callback=namespaced_name, shell_complete=completion.SHOOTS)
+@click.option("--to", "seed", required=True, shell_complete=completion.SEEDS, help="Name of the destination Seed.")
 @click.option("--source-lost", is_flag=True, help="The source seed is lost for good: the move does not wait for it.")
 @click.option("--follow", is_flag=True, help="Show the phases, and end when the control plane has arrived.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")

@@ -37,6 +37,7 @@ from api.errors import ErrorCode
 from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import ApiError, Forbidden, NotFound
+from workers.cli import completion
 from workers.cli.connection import garden_client
 from workers.cli.kubeconfig import requested_kubeconfig
 
@@ -83,8 +84,8 @@ def _network(_: click.Context, __: click.Parameter, values: Sequence[str]) -> li
 
 
 @click.command(cls=_WithCommand)
-@click.argument("shoot", metavar="NAME")
-@click.argument("node", required=False)
+@click.argument("shoot", metavar="NAME", shell_complete=completion.SHOOTS)
+@click.argument("node", required=False, shell_complete=completion.NODES)
 @click.option("-n", "--namespace", help="Namespace of the Project; or give NAMESPACE/NAME.")
 @click.option(
     "--cidr", "cidrs", multiple=True, callback=_network,
