@@ -11,7 +11,7 @@ from api.decisions.conditions import find_condition
 from api.labels import ZONE
 from api.resources import NODE
 from kube.client import KubeClient
-from landscape import cgroups, containerd, pki
+from landscape import cgroups, containerd, pki, seed_load_balancer
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
 from landscape.kube import apply, connected, is_ready
@@ -119,8 +119,13 @@ class Cluster:
             await until(lambda: _node_ready(client, node.name), f"node {node.name}", 120, self._hopeless)
 
     def start_load_balancer(self) -> None:
-        """Start the kube-proxy by which the seed's address leads to the gateway, on whichever node its pods are."""
+        """Start the load balancer by which the seed's addresses lead to the gateways, on whichever nodes these are.
+
+        By the kube-proxy, the API server in this network namespace reaches webhooks and aggregated APIs.
+        """
         self._start(self._proxy(None))
+        for process in seed_load_balancer.processes(self._plan, self._cluster):
+            self._start(process)
 
     def _start(self, spec: ProcessSpec) -> None:
         self._processes.start(spec)

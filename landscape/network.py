@@ -192,7 +192,25 @@ async def _seed(plan: Plan, name: str) -> None:
         own.append(seed.node_network)
         links = ((node, plan.node_link(name, node.zone)) for node in seed.nodes)
         await _batch(namespace, [f"route replace {node.pods} via {link.right_address}" for node, link in links])
-    await _rules(namespace, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT", own)
+    filters = "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT"
+    if seed.is_zonal:
+        filters += "\n" + _to_load_balancer([seed.address, plan.further_address(name)])
+    await _rules(namespace, filters, own)
+
+
+def _to_load_balancer(addresses: Sequence[str]) -> str:
+    """Rules by which connections to the gateways reach the load balancer of a zonal seed.
+
+    kube-proxy would forward them to pods by itself, and does not know for seconds that a node is lost. Its rules are of
+    table nat, which sees no packet without a conntrack entry.
+    """
+    ports = ",".join(map(str, GATEWAY_PORTS))
+    rules = ["*raw"]
+    for address in addresses:
+        for chain in ("PREROUTING", "OUTPUT"):
+            rules.append(f"-A {chain} -d {address}/32 -p tcp -m multiport --dports {ports} -j CT --notrack")
+            rules.append(f"-A {chain} -s {address}/32 -p tcp -m multiport --sports {ports} -j CT --notrack")
+    return "\n".join([*rules, "COMMIT"])
 
 
 async def _node(seed: ClusterPlan, node: NodePlan) -> None:

@@ -50,9 +50,9 @@ PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
 
 _BLACKHOLE = "blackhole"
 
-_CONNECT_ATTEMPTS = 3
-_CONNECT_TIMEOUT = "1s"
-"""Timeout of a connection to an API server.
+_CONNECT_ATTEMPTS = 8
+_CONNECT_TIMEOUT = "0.3s"
+"""Timeout of one attempt to connect to an API server.
 
 The timeout is short: the address of an API server that has just ended does not answer at all until kube-proxy knows of
 the end. A client that waits for such a connection cannot resolve the API server's name again meanwhile.
@@ -257,7 +257,8 @@ def _chain(name: str, hosts: Sequence[str], cluster: str) -> Manifest:
     return {
         "name": name,
         "filter_chain_match": {"server_names": list(hosts)},
-        # An attempt may meet a pod whose node was just lost; the next one may meet another pod.
+        # kube-proxy chooses a pod for each attempt, also a pod of a lost node until the seed has noticed the loss.
+        # If one of two pods is lost, all of 8 attempts meet it once in 256 connections.
         "filters": [envoy.tcp_proxy(cluster, max_connect_attempts=_CONNECT_ATTEMPTS)],
     }
 

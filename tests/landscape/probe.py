@@ -32,12 +32,22 @@ class Probe:
     name: str = "probe"
     address: str = ""
     """Address of the gateway of one seed, whatever the DNS says."""
+    timeout: float = _REQUEST_SECONDS
+    """Seconds that it waits for a connection, and for an answer."""
+    reconnects: bool = False
+    """Whether it repeats a request on a new connection if the connection ends before the answer, as HTTP clients do."""
     acknowledged: dict[str, float] = field(default_factory=dict)
     """Names of written objects, and when the write was answered (monotonic seconds)."""
     revisions: dict[str, int] = field(default_factory=dict)
     """At which that was written."""
     answered: list[float] = field(default_factory=list)
     failed: int = 0
+    broken: list[str] = field(default_factory=list)
+    """Requests whose connection ended, and that were repeated."""
+    faults: list[str] = field(default_factory=list)
+    """Why requests failed."""
+    longest: float = 0.0
+    """Seconds from a write until its read is answered, at most."""
 
     def __post_init__(self) -> None:
         config = yaml.safe_load(self.shoot.kubeconfig.read_text())
@@ -90,27 +100,44 @@ class Probe:
                 self.acknowledged[name] = time.monotonic()
                 self._ask("GET", f"/api/v1/namespaces/{_NAMESPACE}/configmaps/{name}", None, 200)
                 self.answered.append(time.monotonic())
-            except (OSError, http.client.HTTPException):
+                self.longest = max(self.longest, time.monotonic() - begun)
+            except (OSError, http.client.HTTPException) as error:
                 self.failed += 1
+                self.faults.append(f"after {time.monotonic() - begun:.1f} s: {error!r}")
                 self._disconnect()
             if self._stop.wait(max(0.0, _PERIOD - (time.monotonic() - begun))):
                 return
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None, expected: int) -> dict[str, Any]:
+        begun, before = time.monotonic(), len(self.broken)
+        while True:
+            try:
+                status, content = self._answer(method, path, body)
+                break
+            except (ConnectionError, ssl.SSLError, http.client.BadStatusLine) as error:
+                self._disconnect()
+                if not self.reconnects or time.monotonic() - begun > self.timeout:
+                    raise
+                self.broken.append(f"{method}: {error!r}")
+        if status == 409 and method == "POST" and len(self.broken) > before:
+            # The API server had stored the object when the connection ended.
+            return self._ask("GET", f"{path}/{(body or {})['metadata']['name']}", None, 200)
+        if status != expected:
+            raise http.client.HTTPException(f"{method} {path}: {status} {content[:200]!r}")
+        said: dict[str, Any] = json.loads(content)
+        return said
+
+    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
         connection = self._connect()
         connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         answer = connection.getresponse()
-        content = answer.read()
-        if answer.status != expected:
-            raise http.client.HTTPException(f"{method} {path}: {answer.status}")
-        said: dict[str, Any] = json.loads(content)
-        return said
+        return answer.status, answer.read()
 
     def _connect(self) -> http.client.HTTPSConnection:
         if self._connection is None:
             address = self.address or self.shoot.address_of(self._host)
-            raw = socket.create_connection((address, 443), _REQUEST_SECONDS)
-            connection = http.client.HTTPSConnection(self._host, timeout=_REQUEST_SECONDS)
+            raw = socket.create_connection((address, 443), self.timeout)
+            connection = http.client.HTTPSConnection(self._host, timeout=self.timeout)
             connection.sock = self._tls.wrap_socket(raw, server_hostname=self._host)
             self._connection = connection
         return self._connection

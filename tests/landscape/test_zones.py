@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, 
 NAME, SEED = "test-zones", "seed-1"
 _ZONES = ("0", "1", "2")
 _BACK_SECONDS = 180.0
+_PATIENCE_SECONDS = 10.0
+"""Seconds that the probe waits for an answer: writes wait for a new leader of etcd."""
 _TOLERANT = {"highAvailability": {"failureTolerance": {"type": "zone"}}}
 _COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
@@ -71,19 +73,23 @@ def test_a_tolerant_control_plane_is_spread_over_the_zones(tolerant: Shoot) -> N
 
 def test_a_lost_zone_costs_no_acknowledged_write_and_comes_back(zonal: Landscape, tolerant: Shoot) -> None:
     victim = next(iter(_nodes(tolerant, "kube-apiserver").values()))
-    with Probe(tolerant).running() as probe:
+    with Probe(tolerant, timeout=_PATIENCE_SECONDS, reconnects=True).running() as probe:
         eventually(lambda: len(probe.answered) > 50, "the probe is answered", 30)
         before = probe.failed
         zonal.gardener("kill", victim)
         answered = len(probe.answered)
         eventually(lambda: len(probe.answered) > answered + 100, f"the probe is answered without {victim}", 120)
-        print(f"{victim} lost: {probe.failed - before} requests failed, longest silence {probe.longest_silence:.1f} s")
+        print(
+            f"{victim} lost: {probe.failed - before} requests failed, longest silence {probe.longest_silence:.1f} s, "
+            f"longest request {probe.longest:.1f} s, repeated on a new connection: {probe.broken}"
+        )
         ready = ("wait", f"node/{victim}", "--for=condition=Ready=Unknown", "--timeout=120s")
         zonal.kubectl(SEED, *ready, timeout=130)
         without = probe.failed
         answered = len(probe.answered)
         eventually(lambda: len(probe.answered) > answered + 100, "the probe is answered while the node is away", 60)
         assert probe.failed == without
+        assert not probe.faults
         zonal.gardener("up", timeout=300)
         eventually(
             lambda: len(set(_nodes(tolerant, "etcd-main-").values())) == len(_ZONES), "three members", _BACK_SECONDS

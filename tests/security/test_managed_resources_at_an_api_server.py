@@ -28,7 +28,7 @@ pytestmark = [
 
 CONTROL_PLANE, MINE = "shoot--a--b", "one"
 RBAC = "rbac.authorization.k8s.io"
-ADMINISTRATOR = {
+ADMINISTRATOR: dict[str, Any] = {
     "apiVersion": f"{RBAC}/v1",
     "kind": "ClusterRoleBinding",
     "metadata": {"name": "intruder"},
@@ -36,6 +36,7 @@ ADMINISTRATOR = {
     "subjects": [{"apiGroup": RBAC, "kind": "User", "name": EXTENSION}],
 }
 OF_THE_GARDEN_NAMESPACE = config_map("garden", by="intruder")
+STOLEN = (("intruder", ADMINISTRATOR), ("wanted", OF_THE_GARDEN_NAMESPACE))
 
 
 async def _has_rights(admin: KubeClient, extension: KubeClient) -> None:
@@ -93,10 +94,9 @@ async def test_an_extension_changes_the_secret_of_a_managed_resource_and_reaches
     await until(functools.partial(_is, admin, "True"), 60)
     async with server.client(EXTENSION) as extension:
         await _has_rights(admin, extension)
-        for each in (ADMINISTRATOR, OF_THE_GARDEN_NAMESPACE):
+        for name, each in STOLEN:
             data = {"0.json": base64.b64encode(json.dumps(each).encode()).decode()}
             await extension.patch(resources.SECRET, MINE, CONTROL_PLANE, {"data": data})
-            name = "intruder" if each is ADMINISTRATOR else "wanted"
             await until(functools.partial(_is, admin, "False", name), 30)
 
     assert "may hold only objects of this namespace" in (await _condition(admin))["message"]
