@@ -27,6 +27,7 @@ from kube.errors import ApiError, Invalid
 from tests import api_servers
 from tests.api_servers import API_SERVER, free_port, process, running
 from tests.unit.kube.waiting import until
+from workers.admission import seed_authorizer
 from workers.admission.app import application
 from workers.admission.limits import NO_LIMITS, ResourceAdmissionConfiguration
 from workers.admission.process import CachedGarden
@@ -57,6 +58,8 @@ class ApiServer:
     client_authority: KeyPair = field(default_factory=lambda: new_authority("ca-client-of-server"))
     flags: Sequence[str] = ()
     """More flags of the API server."""
+    authorization: Sequence[str] = ("--authorization-mode", "RBAC")
+    """Flags that name the authorizers."""
 
     @property
     def url(self) -> str:
@@ -79,7 +82,7 @@ class ApiServer:
         (self.directory / "clients.crt").write_bytes(self.client_authority.certificate)
         users = {ADMIN: "system:masters", **self.groups}
         tokens = "".join(f'{name},{name},{name},"{group}"\n' for name, group in users.items())
-        flags = ("--authorization-mode", "RBAC", "--client-ca-file", "clients.crt", *self.flags)
+        flags = (*self.authorization, "--client-ca-file", "clients.crt", *self.flags)
         with contextlib.ExitStack() as stack:
             for command in api_servers.commands(self.directory, self.port, tokens, *flags):
                 stack.enter_context(running(self.directory, *command))
@@ -92,6 +95,48 @@ class ApiServer:
             await set_up_garden(admin, None)
             for each in objects:
                 await admin.apply(each, manager="test")
+
+
+@dataclass
+class SeedAuthorizer:
+    """The seed authorizer of a garden at a port of its own. The API server may run before it."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+
+    def flags(self) -> tuple[str, str]:
+        """Flags of the API server that asks it. Writes the files that they name."""
+        authority, now = new_authority("seed-authorizer"), datetime.now(UTC)
+        shown = crypto.signed(
+            "authorizer", ca=authority, usage=Usage.SERVER, ip_addresses=["127.0.0.1"], now=now, **_CRYPTO
+        )
+        for name, content in (("ca", authority.certificate), ("crt", shown.certificate), ("key", shown.key)):
+            (self.directory / f"authorizer.{name}").write_bytes(content)
+        found = api_servers.kubeconfig(self.port, "none")
+        server = f"https://127.0.0.1:{self.port}{seed_authorizer.PATH}"
+        found["clusters"][0]["cluster"] = {
+            "server": server,
+            "certificate-authority": str(self.directory / "authorizer.ca"),
+        }
+        kubeconfig, configuration = self.directory / "authorizer.kubeconfig", self.directory / "authorization.json"
+        kubeconfig.write_text(json.dumps(found))
+        configuration.write_text(json.dumps(seed_authorizer.configuration(str(kubeconfig))))
+        return "--authorization-config", str(configuration)
+
+    @contextlib.asynccontextmanager
+    async def running(self, client: KubeClient) -> AsyncIterator[None]:
+        """Answer the API server until the end of the block. ``client``: that of admission."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.directory / "authorizer.crt", self.directory / "authorizer.key")
+        caches = Caches(client)
+        runner = web.AppRunner(seed_authorizer.application(CachedGarden(client, caches), client))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=context).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+            await caches.close()
 
 
 @contextlib.asynccontextmanager

@@ -414,10 +414,7 @@ def _leaving(name: str, machines: Objects) -> str:
 
 
 _CODES: Mapping[str, ErrorCode] = {
-    MachineCode.UNAUTHENTICATED: ErrorCode.INFRA_UNAUTHENTICATED,
-    MachineCode.PERMISSION_DENIED: ErrorCode.INFRA_UNAUTHORIZED,
-    MachineCode.INVALID_ARGUMENT: ErrorCode.CONFIGURATION_PROBLEM,
-    MachineCode.FAILED_PRECONDITION: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+    each: code for each in MachineCode if each.needs_change and (code := each.error_code) is not None
 }
 """Error codes of the machine-controller-manager that are reported at once, each with the code for the Shoot."""
 

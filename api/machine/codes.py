@@ -3,7 +3,10 @@
 They are the names of gRPC's status codes, as in the drivers of Gardener's machine-controller-manager.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+from api.errors import ErrorCode
 
 
 class MachineCode(StrEnum):
@@ -33,6 +36,11 @@ class MachineCode(StrEnum):
         """Whether the same request fails until a user or operator changes something."""
         return self in _NEEDS_CHANGE
 
+    @property
+    def error_code(self) -> ErrorCode | None:
+        """Gardener's code for the Shoot of the machine; None: there is none for this kind of error."""
+        return _ERROR_CODES.get(self)
+
 
 _NEEDS_CHANGE = frozenset(
     {
@@ -43,3 +51,12 @@ _NEEDS_CHANGE = frozenset(
         MachineCode.UNIMPLEMENTED,
     }
 )
+
+_ERROR_CODES: Mapping[MachineCode, ErrorCode] = {
+    MachineCode.UNAUTHENTICATED: ErrorCode.INFRA_UNAUTHENTICATED,
+    MachineCode.PERMISSION_DENIED: ErrorCode.INFRA_UNAUTHORIZED,
+    MachineCode.INVALID_ARGUMENT: ErrorCode.CONFIGURATION_PROBLEM,
+    MachineCode.FAILED_PRECONDITION: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+    MachineCode.RESOURCE_EXHAUSTED: ErrorCode.INFRA_RESOURCES_DEPLETED,
+    MachineCode.UNAVAILABLE: ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
+}

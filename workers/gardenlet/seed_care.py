@@ -91,25 +91,28 @@ class SeedCare:
         """Condition SeedSystemComponentsHealthy: Deployments, DNS name of the gateway, ManagedResources of the seed."""
         wanted = (*(Key(each.namespace, gateway.NAME) for each in self._gateways), _RESOURCE_MANAGER)
         faults = [_deployment_fault(each, self._deployments.get(each.name, each.namespace)) for each in wanted]
+        codes: tuple[str, ...] = ()
         if seed["spec"].get("ingress"):
-            faults.append(_record_fault(self._records.get(INGRESS_DNS, constants.GARDEN_NAMESPACE)))
+            record = self._records.get(INGRESS_DNS, constants.GARDEN_NAMESPACE)
+            faults.append(_record_fault(record))
+            codes = tuple(_error(record or {}).get("codes") or ())
         for each in self._managed_resources.list(constants.GARDEN_NAMESPACE):
             if each["spec"].get("class") != constants.SEED_CLASS:
                 continue
             if fault := managed_resource_fault(each, self._progressing_for, now):
                 faults.append(f"ManagedResource {each['metadata']['name']}: {fault[1]}")
-        return system_components(each for each in faults if each)
+        return system_components([each for each in faults if each], codes)
 
     def _is_of_seed(self, obj: Object) -> bool:
         namespaces = (constants.GARDEN_NAMESPACE, *(each.namespace for each in self._gateways))
         return obj["metadata"].get("namespace") in namespaces
 
 
-def system_components(faults: Iterable[str]) -> Finding:
-    """Condition SeedSystemComponentsHealthy of a seed with these faults."""
+def system_components(faults: Iterable[str], codes: tuple[str, ...] = ()) -> Finding:
+    """Condition SeedSystemComponentsHealthy of a seed with these faults. ``codes``: of errors of extensions."""
     type_ = constants.SEED_SYSTEM_COMPONENTS_HEALTHY
     if text := "; ".join(faults):
-        return Finding(type_, "False", "SystemComponentsUnhealthy", text)
+        return Finding(type_, "False", "SystemComponentsUnhealthy", text, codes)
     return Finding(type_, "True", "SystemComponentsRunning", "All system components are healthy.")
 
 

@@ -264,6 +264,38 @@ def test_conditions_of_a_silent_extension_become_unknown() -> None:
     assert len(found) == 2
 
 
+def machine(name: str, state: str = "Failed", code: str = "", text: str = "no machine is left") -> dict[str, Any]:
+    last = {"state": state, "errorCode": code, "description": text}
+    return {"metadata": {"name": name}, "status": {"lastOperation": last}}
+
+
+@pytest.mark.parametrize(
+    ("machines", "codes", "text"),
+    [
+        (
+            [machine("b", code="ResourceExhausted")],
+            ("ERR_INFRA_RESOURCES_DEPLETED",),
+            "; machine b: no machine is left",
+        ),
+        (
+            [machine("b", code="Unauthenticated"), machine("a", code="PermissionDenied", text="denied")],
+            ("ERR_INFRA_UNAUTHENTICATED", "ERR_INFRA_UNAUTHORIZED"),
+            "; machine a: denied",
+        ),
+        ([machine("a", code="Internal")], (), "; machine a: no machine is left"),
+        ([machine("a", state="Processing", code="ResourceExhausted")], (), "joined"),
+    ],
+)
+def test_missing_nodes_carry_the_codes_of_machines_that_failed(
+    machines: list[dict[str, Any]], codes: tuple[str, ...], text: str
+) -> None:
+    """The owner sees in EveryNodeReady whether the cloud, the credentials or the pool is the cause."""
+    for seen in (nodes(pools=[POOL], machines=machines), nodes(NODE, machine_deployments=wanted(2), machines=machines)):
+        found = checks.nodes(seen, NOW)
+        assert (found.status, found.codes) == ("False", codes)
+        assert found.message.endswith(text)
+
+
 def test_a_configuration_that_a_node_has_taken_back_is_reported_with_the_reason() -> None:
     """The owner of the pool wrote the value, and must learn which one it is."""
     annotations = {
@@ -273,6 +305,7 @@ def test_a_configuration_that_a_node_has_taken_back_is_reported_with_the_reason(
     refusing = node(metadata__annotations=annotations)
     found = checks.nodes(nodes(checks.outline_of_node(refusing, "checksum/cloud-config-data")), NOW)
     assert (found.status, found.reason) == ("False", "OperatingSystemConfigRefused")
+    assert found.codes == ("ERR_CONFIGURATION_PROBLEM",)
     assert "its kubelet does not start with it: unknown label; correct the pool" in found.message
     other = node(metadata__annotations=annotations | {"node-agent.gardener.cloud/refused-configuration": "xyz: a"})
     assert checks.nodes(nodes(other), NOW).reason == "OperatingSystemConfigOutdated"

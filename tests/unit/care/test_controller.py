@@ -195,6 +195,26 @@ async def test_leftover_pods_are_deleted_and_webhooks_remedied_if_enabled(world:
         await until(lambda: [path for method, path in world.shoot.requests if method == "PATCH"])
 
 
+async def test_stale_pods_of_a_control_plane_are_deleted_in_its_namespace_alone(world: World) -> None:
+    """Also while the cluster is hibernated: an evicted pod in the seed needs no API server of the Shoot."""
+    world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": True}}})
+    for name, namespace in (("evicted", NAMESPACE), ("of-the-seed", "garden")):
+        evicted = pod("Evicted", "Failed")
+        evicted["metadata"]["name"] = name
+        world.seed.put(PODS, evicted, namespace)
+    since = (datetime.now(UTC) - timedelta(minutes=6)).isoformat()
+    stuck = {"name": "stuck", "deletionTimestamp": since, "finalizers": ["kept/by-this-test"]}
+    world.seed.put(PODS, {"metadata": stuck, "status": {"phase": "Running"}}, NAMESPACE)
+    world.seed.put(PODS, {"metadata": {"name": "runs"}, "status": {"phase": "Running"}}, NAMESPACE)
+
+    async with world.running(CareController(world.clusters, ShootCareConfig())):
+        await until(lambda: world.seed.find(PODS, "evicted", NAMESPACE) is None)
+        await until(lambda: ("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/stuck") in world.seed.requests)
+
+    assert world.seed.find(PODS, "runs", NAMESPACE)
+    assert world.seed.find(PODS, "of-the-seed", "garden")
+
+
 async def test_a_pod_that_does_not_end_is_removed(world: World) -> None:
     """Its node is gone, so no kubelet confirms that it has ended."""
     world.garden.put(SHOOTS, SHOOT)
@@ -254,7 +274,9 @@ async def test_a_check_lists_little_of_the_shoot(world: World, monkeypatch: pyte
         (f"{webhooks}/validatingwebhookconfigurations", ""),
         (pods, "status.phase!=Pending,status.phase!=Running"),
     ]
-    seldom = [("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", ""), (pods, "metadata")]
+    ended = "status.phase!=Pending,status.phase!=Running"
+    of_seed = [(f"/api/v1/namespaces/{NAMESPACE}/pods", each) for each in ("metadata", ended)]
+    seldom = [("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", ""), (pods, "metadata"), *of_seed]
     assert sorted(asked) == sorted(always)
     assert first == sorted([*always, *seldom])
 

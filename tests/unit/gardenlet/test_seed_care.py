@@ -92,8 +92,10 @@ async def test_a_seed_without_resource_manager_is_reported(seed: Seed) -> None:
 
 
 async def test_a_name_that_cannot_be_written_is_reported(seed: Seed) -> None:
-    seed.fail("dnsrecords", "seed-ingress", "garden", {"description": "zone is locked"})
+    error = {"description": "zone is locked", "codes": ["ERR_INFRA_UNAUTHORIZED"]}
+    seed.fail("dnsrecords", "seed-ingress", "garden", error)
     await seed.becomes(COMPONENTS, "False", "DNSRecord garden/seed-ingress: zone is locked")
+    assert seed.condition(COMPONENTS)["codes"] == ["ERR_INFRA_UNAUTHORIZED"]
 
 
 async def test_a_managed_resource_of_the_seed_counts(seed: Seed) -> None:

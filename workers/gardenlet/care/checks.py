@@ -10,6 +10,8 @@ from typing import Any
 
 from api import constants
 from api.decisions.conditions import Finding, find_condition
+from api.errors import ErrorCode
+from api.machine.codes import MachineCode
 from api.resources import ObjectView
 from kube.errors import AnswerTooLarge
 from workers.lib import health
@@ -24,8 +26,9 @@ _EXPIRED_NODES = 0.2
 _DEFAULT_LEASE_SECONDS = 40
 _NODE_AGENT_LEASE = "gardener-node-agent-"
 """Prefix of the name of a node agent's lease; the name of the node follows."""
+_REFUSED = "OperatingSystemConfigRefused"
 _QUOTED = 300
-"""Maximum number of characters that a finding quotes of a message in a node's status."""
+"""Maximum number of characters that a finding quotes of a message in the status of a node or a machine."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Nodes:
     checksums: Mapping[str, str] = field(default_factory=dict)
     """Checksum of the operating system config that the nodes of a pool are to have, by name of the pool."""
     machine_deployments: Sequence[ObjectView] = ()
+    machines: Sequence[ObjectView] = ()
+    """The seed's Machines; those that failed say why nodes are missing."""
     checksum_annotation: str = "checksum/cloud-config-data"
 
 
@@ -173,18 +178,21 @@ def nodes(seen: Nodes, now: datetime) -> Finding:
     """EveryNodeReady."""
     type_ = constants.CONDITION_EVERY_NODE_READY
 
-    def bad(reason: str, message: str) -> Finding:
-        return Finding(type_, "False", reason, message)
+    def bad(reason: str, message: str, codes: tuple[str, ...] = ()) -> Finding:
+        return Finding(type_, "False", reason, message, codes)
 
     agents = {each["metadata"]["name"].removeprefix(_NODE_AGENT_LEASE): each for each in seen.agent_leases}
     for node in seen.nodes:
         if fault := _node_fault(node, seen, agents, now):
             reason, message = fault
-            return bad(reason, f"node {node['metadata']['name']} {message}")
+            codes: tuple[str, ...] = (ErrorCode.CONFIGURATION_PROBLEM,) if reason == _REFUSED else ()
+            return bad(reason, f"node {node['metadata']['name']} {message}", codes)
     for pool in seen.pools:
         has = sum(_label(node, constants.WORKER_POOL) == pool["name"] for node in seen.nodes)
         if has < pool["minimum"]:
-            return bad("MissingNodes", f"pool {pool['name']}: {has} of at least {pool['minimum']} nodes have joined")
+            why, codes = _failed_machines(seen.machines)
+            text = f"pool {pool['name']}: {has} of at least {pool['minimum']} nodes have joined{why}"
+            return bad("MissingNodes", text, codes)
     expired = sum(lease_expired(each, now) for each in seen.leases)
     if expired and expired >= _EXPIRED_NODES * len(seen.nodes):
         return bad("NodeUnhealthy", f"leases of {expired} of {len(seen.nodes)} nodes have expired")
@@ -216,7 +224,7 @@ def _node_fault(
         refused, _, why = _annotation(node, constants.REFUSED_CONFIGURATION).partition(": ")
         if refused == checksum:
             told = "has taken back the newest configuration of its pool, because its kubelet does not start with it"
-            return "OperatingSystemConfigRefused", f"{told}: {why}; correct the pool"
+            return _REFUSED, f"{told}: {why}; correct the pool"
         return "OperatingSystemConfigOutdated", "has not applied the newest operating system config of its pool"
     agent = agents.get(node["metadata"]["name"])
     if agent is None:
@@ -234,12 +242,26 @@ def _counted(seen: Nodes) -> Finding | None:
     wanted = sum(int((each.get("spec") or {}).get("replicas") or 0) for each in seen.machine_deployments)
     has = len(seen.nodes)
     if has < wanted:
-        return Finding(type_, "False", "NodesScalingUp", f"{has} of {wanted} wanted nodes have joined")
+        why, codes = _failed_machines(seen.machines)
+        return Finding(type_, "False", "NodesScalingUp", f"{has} of {wanted} wanted nodes have joined{why}", codes)
     if has > wanted:
         return Finding(
             type_, "False", "NodesScalingDown", f"{has - wanted} nodes more than the {wanted} wanted are there"
         )
     return None
+
+
+def _failed_machines(machines: Iterable[ObjectView]) -> tuple[str, tuple[str, ...]]:
+    """Message about the machines whose last operation failed, and Gardener's codes of their errors."""
+    why, codes = "", set()
+    for each in sorted(machines, key=lambda one: one["metadata"]["name"]):
+        last = (each.get("status") or {}).get("lastOperation") or {}
+        if last.get("state") != "Failed":
+            continue
+        why = why or f"; machine {each['metadata']['name']}: {str(last.get('description', ''))[:_QUOTED]}"
+        if (known := last.get("errorCode")) in set(MachineCode) and (code := MachineCode(known).error_code):
+            codes.add(str(code))
+    return why, tuple(sorted(codes))
 
 
 def outline_of_node(node: ObjectView, checksum_annotation: str) -> dict[str, Any]:

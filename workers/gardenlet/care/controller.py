@@ -119,6 +119,7 @@ class CareController:
         if event.type == "DELETED":
             for known in (self._operations, self._checked, self._crds, self._searched):
                 known.pop(key, None)
+            self._searched.pop(Key(None, status.get("technicalID") or ""), None)
             return False
         operation = status.get("lastOperation") or {}
         seen = (operation.get("type"), operation.get("state"), status.get("seedName"))
@@ -154,6 +155,7 @@ class CareController:
         findings.extend(await self._source_seed(shoot))
         # The Shoot may have changed during the checks, so the results are written into the newest status that we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
+        await self._clean_seed(technical_id)
         if client is not None and not _hibernated(shoot):
             await self._repair(shoot, client, remedies)
         return Requeue(self._config.sync_period.total_seconds())
@@ -265,7 +267,7 @@ class CareController:
             return checks.too_large(type_, error)
         except (ApiError, TimeoutError):
             return unknown
-        machines = self._clusters.seed_caches.of(resources.MACHINE_DEPLOYMENT).list(seen.namespace)
+        caches = self._clusters.seed_caches
         return checks.nodes(
             checks.Nodes(
                 pools=shoot["spec"]["provider"]["workers"],
@@ -274,7 +276,8 @@ class CareController:
                 leases=leases,
                 agent_leases=agents,
                 checksums=_checksums(shoot, secrets),
-                machine_deployments=machines,
+                machine_deployments=caches.of(resources.MACHINE_DEPLOYMENT).list(seen.namespace),
+                machines=caches.of(resources.MACHINE).list(seen.namespace),
                 checksum_annotation=CHECKSUM_APPLIED,
             ),
             datetime.now(UTC),
@@ -377,11 +380,22 @@ class CareController:
         except (ApiError, TimeoutError) as error:
             log.info("repairing the cluster of %s: %s", shoot["status"]["technicalID"], error)
 
-    async def _collect_garbage(self, shoot: Key, client: KubeClient, namespace: str | None) -> None:
+    async def _clean_seed(self, technical_id: str) -> None:
+        """Every 5 minutes, delete pods of the control plane that no component deletes. Errors are only logged."""
+        place = Key(None, technical_id)
+        if time.monotonic() - self._searched.get(place, float("-inf")) < _STUCK_SECONDS:
+            return
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await self._collect_garbage(place, self._clusters.seed, technical_id)
+        except (ApiError, TimeoutError) as error:
+            log.info("deleting stale pods of control plane %s: %s", technical_id, error)
+
+    async def _collect_garbage(self, place: Key, client: KubeClient, namespace: str | None) -> None:
         now, started = datetime.now(UTC), time.monotonic()
         outline = partial(garbage.outline, now=now)
         pods = await client.list(resources.POD, namespace, fields=_ENDED_PODS, keep=outline)
-        search = started - self._searched.get(shoot, float("-inf")) >= _STUCK_SECONDS
+        search = started - self._searched.get(place, float("-inf")) >= _STUCK_SECONDS
         if search:
             pods += await client.list(resources.POD, namespace, metadata_only=True, keep=outline)
         found = {each["metadata"]["uid"]: each for each in pods}
@@ -396,7 +410,7 @@ class CareController:
                 grace_seconds=0 if force else None,
             )
         if search:
-            self._searched[shoot] = started
+            self._searched[place] = started
 
 
 def changes_health(event: WatchEvent) -> bool:
