@@ -59,3 +59,18 @@ def target(service: str, port: int | str, protocol: str = "TCP", *, namespace: s
     ``namespace``: that of the Service, or its alias; empty if the pods with the label are in the same one.
     """
     return f"{namespace}-{service}-{protocol}-{port}".lower() if namespace else f"{service}-{protocol}-{port}".lower()
+
+
+_GENERAL = "networking.gardener.cloud/to-"
+TO_DNS = _GENERAL + "dns"
+TO_API_SERVER = _GENERAL + "runtime-apiserver"
+TO_PUBLIC = _GENERAL + "public-networks"
+TO_PRIVATE = _GENERAL + "private-networks"
+TO_BLOCKED = _GENERAL + "blocked-cidrs"
+TO_SHOOT = _GENERAL + "shoot-networks"
+"""Labels of pods that may reach networks: the seed's DNS and API server, and addresses outside of the seed."""
+
+
+def allowed(*labels: str) -> dict[str, str]:
+    """The labels of a pod that allow this traffic."""
+    return dict.fromkeys(labels, ALLOWED)

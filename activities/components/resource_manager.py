@@ -5,9 +5,9 @@ A resource manager applies ManagedResources. That of a shoot also requests token
 
 from dataclasses import dataclass
 
-from activities.components import base, own, priority
+from activities.components import base, network_policies, own, priority
 from activities.components.base import Manifest
-from api.constants import GARDEN_NAMESPACE, ROLE, ROLE_EXPOSURE_CLASS_HANDLER, ROLE_EXTENSION, SEED_CLASS
+from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 
 NAME = "gardener-resource-manager"
 HEALTH_PORT = 8081
@@ -61,13 +61,14 @@ def shoot_objects() -> list[Manifest]:
     ]
 
 
-def seed_objects(replicas: int) -> list[Manifest]:
+def seed_objects(replicas: int, *, policies: bool = False) -> list[Manifest]:
     """The resource manager of a seed, in the order to apply: for ManagedResources of class ``seed`` in all namespaces.
 
-    One replica leads. Another replica takes over if the leader's node is lost.
+    One replica leads. Another replica takes over if the leader's node is lost. ``policies``: whether it makes
+    NetworkPolicies.
     """
     file = base.versioned_config_map(
-        NAME, GARDEN_NAMESPACE, {"config.yaml": base.to_json(_seed_config())}, labels=SELECT
+        NAME, GARDEN_NAMESPACE, {"config.yaml": base.to_json(_seed_config(policies=policies))}, labels=SELECT
     )
     main = own.process(
         NAME,
@@ -119,7 +120,7 @@ def _seed_rules() -> list[Manifest]:
     ]
 
 
-def _seed_config() -> Manifest:
+def _seed_config(*, policies: bool) -> Manifest:
     return {
         "server": {"health": {"address": "0.0.0.0", "port": HEALTH_PORT}},
         "controllers": {
@@ -128,16 +129,10 @@ def _seed_config() -> Manifest:
             # Extensions write Secrets of control planes, and would otherwise have all rights of the resource manager.
             "managedResource": {"syncPeriod": "1h", "trustedNamespaces": [GARDEN_NAMESPACE]},
             "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
-            "networkPolicy": {"enabled": True, "namespaceSelectors": handled_namespaces()},
+            "networkPolicy": {"enabled": policies, "namespaceSelectors": network_policies.selectors()},
         },
         "leaderElection": {"leaderElect": True, "resourceNamespace": GARDEN_NAMESPACE},
     }
-
-
-def handled_namespaces() -> list[Manifest]:
-    """Selectors of the namespaces of a seed whose Services get NetworkPolicies."""
-    roles = ("garden", "shoot", ROLE_EXTENSION, "istio-system", "istio-ingress", ROLE_EXPOSURE_CLASS_HANDLER)
-    return [{"matchLabels": {ROLE: role}} for role in roles]
 
 
 def _config(manager: ResourceManager) -> Manifest:

@@ -17,6 +17,7 @@ from api import resources
 from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 from api.contracts.operations import SeedTask, TaskResult
 from api.labels import pod_security
+from api.network_policies import SERVICE_NAME
 from kube.client import KubeClient
 from kube.objects import label_selector
 
@@ -28,8 +29,10 @@ _MANAGED_RESOURCES = f"{resources.MANAGED_RESOURCE.plural}.{resources.MANAGED_RE
 class SeedSystemActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, *, network_policies: bool = False) -> None:
+        """``network_policies``: whether the resource manager makes NetworkPolicies."""
         self._clusters = clusters
+        self._network_policies = network_policies
 
     @activity.defn
     async def deploy_seed_priority_classes(self, task: SeedTask) -> TaskResult:
@@ -62,8 +65,11 @@ class SeedSystemActivities:
                 type="ForeignDeployment",
             )
         replicas = await self._replicas()
-        await rollout.deploy(self._clusters.seed, resource_manager.seed_objects(replicas))
+        wanted = resource_manager.seed_objects(replicas, policies=self._network_policies)
+        await rollout.deploy(self._clusters.seed, wanted)
         await rollout.wait_deployment(self._clusters.seed_caches, resource_manager.NAME, GARDEN_NAMESPACE, 5 * _MINUTE)
+        if not self._network_policies:
+            await self._delete_network_policies()
         return TaskResult(note=f"{replicas} replicas")
 
     @activity.defn
@@ -84,6 +90,7 @@ class SeedSystemActivities:
                 concerns=lambda each: each["spec"].get("class") == SEED_CLASS,
             )
         await rollout.delete_component(seed, resource_manager.NAME, GARDEN_NAMESPACE, resource_manager.SELECT)
+        await self._delete_network_policies()
         others = (resources.SERVICE, resources.SERVICE_ACCOUNT, resources.LEASE)
         await rollout.delete(seed, [(each, resource_manager.NAME) for each in others], GARDEN_NAMESPACE)
         roles = [
@@ -117,6 +124,13 @@ class SeedSystemActivities:
         live = await self._clusters.seed.list(resources.DEPLOYMENT, GARDEN_NAMESPACE, labels=labels)
         names = [each["metadata"]["name"] for each in live if each["metadata"]["name"] not in kept]
         await rollout.delete(self._clusters.seed, [(resources.DEPLOYMENT, name) for name in names], GARDEN_NAMESPACE)
+
+    async def _delete_network_policies(self) -> None:
+        """Delete the NetworkPolicies that the resource manager has made, when it makes none any more."""
+        seed = self._clusters.seed
+        for each in await seed.list(resources.NETWORK_POLICY, labels=SERVICE_NAME, metadata_only=True):
+            metadata = each["metadata"]
+            await seed.delete(resources.NETWORK_POLICY, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
     async def _replicas(self) -> int:
         """Replicas of a component: two if they can run on two nodes; two on one node would be lost together."""

@@ -163,6 +163,8 @@ def check_seed(seed: Seed, old: Seed | None = None) -> Faults:
     for name, cidr in ranges.items():
         if cidr is not None:
             check_cidr(cidr, path / name, faults)
+    for number, cidr in enumerate(spec.networks.block_cidrs or []):
+        check_cidr(cidr, path / "blockCIDRs" @ number, faults)
     for name in ("pods", "services"):
         cidr = getattr(defaults, name, None)
         if cidr is not None:

@@ -57,7 +57,6 @@ SHOOT = {
     "spec.provider.workers[].machineControllerManager.autoPreserveFailedMachineMax": NotOffered(_NO_PRESERVATION),
 }
 SEED = {
-    "spec.networks.blockCIDRs": NotOffered("this version has no network policies that would block networks"),
     "spec.networks.ipFamilies": NotOffered(_IPV4, accepted=(["IPv4"],)),
     "spec.ingress.controller.providerConfig": NotOffered("the gateway of a seed has no settings of its own"),
     "spec.resources": NotOffered("this version copies no resources into seeds for their extensions"),

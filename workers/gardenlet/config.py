@@ -152,6 +152,15 @@ class BackupEntryConfig(ApiModel):
         return Retention(timedelta(hours=self.deletion_grace_period_hours), purposes)
 
 
+class NetworkPoliciesConfig(ApiModel):
+    """NetworkPolicies in the namespaces of the seed: of control planes, of extensions, of gateways, and ``garden``."""
+
+    enabled: bool = False
+    """Whether pods of these namespaces are closed: they may open and accept only the connections that their labels
+    allow. The seed's network must enforce NetworkPolicies. Reconcile all Shoots of the seed with this version before:
+    their pods get their labels then."""
+
+
 class VpnConfig(ApiModel):
     network: str = "192.168.123.0/24"
     """Address range of the VPN tunnels; it must not overlap with any network of a shoot or seed."""
@@ -206,6 +215,7 @@ class GardenletConfig(ApiModel):
     etcd: EtcdConfig = EtcdConfig()
     backup_entry: BackupEntryConfig = BackupEntryConfig()
     vpn: VpnConfig = VpnConfig()
+    network_policies: NetworkPoliciesConfig = NetworkPoliciesConfig()
     secrets: SecretsConfig = SecretsConfig()
     exposure_class_handlers: tuple[ExposureClassHandler, ...] = ()
     """Handlers of ExposureClasses that the seed serves, each by a gateway of its own."""

@@ -29,6 +29,7 @@ from workers.gardenlet.installations import GARDEN_TOKENS, InstallationControlle
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.managed_seeds import ManagedSeedController
 from workers.gardenlet.namespace_guard import NamespaceGuard
+from workers.gardenlet.network_policies import NetworkPolicyController
 from workers.gardenlet.ownership import OwnershipController
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.required_installations import RequiredInstallations
@@ -81,6 +82,7 @@ async def run(config_path: str) -> None:
             retention=config.backup_entry.retention,
             identity=config.identity,
             handlers=config.exposure_class_handlers,
+            network_policies=config.network_policies.enabled,
         ),
         interceptors=[Heartbeats(), ActivityInterceptor(tracing), NamespaceGuard(clusters)],
         max_heartbeat_throttle_interval=THROTTLE,
@@ -114,6 +116,7 @@ async def run(config_path: str) -> None:
                 ClusterStatusController(clusters).run(),
                 OwnershipController(clusters, config.etcd.takeover_tolerance).run(),
                 RemainsController(clusters).run(),
+                NetworkPolicyController(clusters, enabled=config.network_policies.enabled).run(),
                 BackupBucketController(clusters).run(),
                 BackupEntryController(clusters).run(),
                 KeptBackupsController(clusters, config.backup_entry.retention).run(),

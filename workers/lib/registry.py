@@ -55,11 +55,12 @@ def seed_activities(
     retention: Retention | None = None,
     identity: str = "gardenlet",
     handlers: Sequence[ExposureClassHandler] = (),
+    network_policies: bool = False,
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
         SeedActivities(clusters, identity, handlers),
-        SeedSystemActivities(clusters),
+        SeedSystemActivities(clusters, network_policies=network_policies),
         SeedTeardownActivities(clusters),
         SeedExtensionActivities(clusters),
         NamespaceActivities(clusters),
