@@ -15,6 +15,7 @@ from activities.garden.seed_status import write_seed_status
 from activities.seed.bootstrap import INGRESS_DNS
 from api import constants, resources
 from api.decisions.conditions import Finding, Operation, merge
+from api.decisions.extension_charts import INSTALLATION_LABEL
 from api.resources import Object
 from kube.cache import Key
 from kube.controller import Controller, Requeue
@@ -88,7 +89,11 @@ class SeedCare:
         return Requeue(self._config.sync_period.total_seconds())
 
     def _components(self, seed: Object, now: datetime) -> Finding:
-        """Condition SeedSystemComponentsHealthy: Deployments, DNS name of the gateway, ManagedResources of the seed."""
+        """Condition SeedSystemComponentsHealthy: Deployments, DNS name of the gateway, ManagedResources of the seed.
+
+        Those of ControllerInstallations count in condition ExtensionsReady. Operations wait for the components, and an
+        extension that never gets healthy would stop the operations of all Shoots, also of those that do not use it.
+        """
         wanted = (*(Key(each.namespace, gateway.NAME) for each in self._gateways), _RESOURCE_MANAGER)
         faults = [_deployment_fault(each, self._deployments.get(each.name, each.namespace)) for each in wanted]
         codes: tuple[str, ...] = ()
@@ -97,7 +102,8 @@ class SeedCare:
             faults.append(_record_fault(record))
             codes = tuple(_error(record or {}).get("codes") or ())
         for each in self._managed_resources.list(constants.GARDEN_NAMESPACE):
-            if each["spec"].get("class") != constants.SEED_CLASS:
+            labels = each["metadata"].get("labels") or {}
+            if each["spec"].get("class") != constants.SEED_CLASS or INSTALLATION_LABEL in labels:
                 continue
             if fault := managed_resource_fault(each, self._progressing_for, now):
                 faults.append(f"ManagedResource {each['metadata']['name']}: {fault[1]}")

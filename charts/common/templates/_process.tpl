@@ -111,9 +111,9 @@ spec:
           {{- if ne (toString .values.healthProbes) "false" }}
           startupProbe:
             httpGet: {path: /healthz, port: health}
-            periodSeconds: 5
+            periodSeconds: 1
             timeoutSeconds: 5
-            failureThreshold: 60
+            failureThreshold: 300
           readinessProbe:
             httpGet: {path: /readyz, port: health}
             periodSeconds: 5

@@ -99,16 +99,18 @@ async def test_a_name_that_cannot_be_written_is_reported(seed: Seed) -> None:
 
 
 async def test_a_managed_resource_of_the_seed_counts(seed: Seed) -> None:
-    """Those of shoots are in other namespaces; the garden's other classes do not count."""
+    """Those of shoots are in other namespaces, and those of extensions count in another condition."""
     await seed.becomes(COMPONENTS, "True")
     conditions = [{"type": "ResourcesApplied", "status": "False", "reason": "ApplyFailed", "message": "no such kind"}]
-    for name, class_, namespace in (
-        ("other", "mine", "garden"),
-        ("shoot", "seed", "shoot--a--b"),
-        ("ours", "seed", "garden"),
+    of_extension = {"controllerinstallation-name": "notes-x7k2p"}
+    for name, class_, namespace, labels in (
+        ("other", "mine", "garden", {}),
+        ("shoot", "seed", "shoot--a--b", {}),
+        ("notes-x7k2p", "seed", "garden", of_extension),
+        ("ours", "seed", "garden", {}),
     ):
         obj = {
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": labels},
             "spec": {"class": class_},
             "status": {"observedGeneration": 1, "conditions": conditions},
         }
