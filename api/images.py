@@ -44,6 +44,10 @@ POSTGRESQL = f"docker.io/library/postgres:{POSTGRESQL_VERSION}"
 PAUSE = f"registry.k8s.io/pause:{PAUSE_VERSION}"
 
 
+CSI_DRIVER = f"ghcr.io/gardener-on-temporal/csi-driver-local:{OWN_VERSION}"
+"""Image of provider-local's CSI driver on nodes: one static binary."""
+
+
 def vpa(component: str) -> str:
     """Image of vpa-recommender, vpa-updater or vpa-admission-controller."""
     return f"registry.k8s.io/autoscaling/{component}:{VPA_VERSION}"

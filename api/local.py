@@ -30,6 +30,8 @@ class CloudProfileConfig(ApiModel):
     """CIDR from which machines get their addresses."""
     images_directory: str = ""
     """Directory on the cloud's host with image archives, mounted read-only into each machine."""
+    disks_directory: str = ""
+    """Directory on the cloud's host in which the cloud attaches disks; a machine gets its own part of it."""
 
 
 class WorkloadIdentityConfig(ApiModel):
@@ -60,6 +62,7 @@ class MachineProviderSpec(ApiModel):
     namespace: str
     image: str
     images_directory: str = ""
+    disks_directory: str = ""
     cpu_millis: int
     memory_bytes: int
     """Memory request of the machine's pod in the cloud."""
@@ -68,6 +71,17 @@ class MachineProviderSpec(ApiModel):
 def infrastructure_namespace(technical_id: str) -> str:
     """Namespace of the cloud cluster that holds the machines of a shoot."""
     return f"infra-{technical_id}"
+
+
+DISKS_VOLUME = "disks"
+"""Name of the volume of a machine's pod in which the cloud attaches disks."""
+LOAD_BALANCER_LABEL = "local.provider.extensions.gardener.cloud/load-balancer"
+"""Label of a Service of the cloud that is the load balancer of a shoot's Service; its value is the uid of that one."""
+HEALTH_CHECK_PORT = "local.provider.extensions.gardener.cloud/health-check-port"
+"""Annotation of a Service of the cloud without a selector: its backends are the machines of the namespace that answer
+``GET /healthz`` at this port."""
+EXCLUDED_MACHINES = "local.provider.extensions.gardener.cloud/excluded-machines"
+"""Annotation of such a Service: names of machines that get no connections, separated by commas."""
 
 
 def read_provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:

@@ -162,6 +162,9 @@ VOLUME_ATTACHMENT = _cluster("storage.k8s.io/v1", "VolumeAttachment")
 VOLUME_SNAPSHOT = _add("snapshot.storage.k8s.io/v1", "VolumeSnapshot")
 VOLUME_SNAPSHOT_CONTENT = _cluster("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent")
 
+# Cloud of provider-local
+DISK = _add("cloud.local.provider.extensions.gardener.cloud/v1alpha1", "Disk")
+
 # Shoot
 OPENID_CONNECT = _cluster("authentication.gardener.cloud/v1alpha1", "OpenIDConnect")
 

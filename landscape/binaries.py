@@ -349,6 +349,14 @@ def versitygw() -> Tool:
     return Tool("versitygw", VERSITYGW_VERSION, ("versitygw",), _TOOLS / "versitygw", "")
 
 
+def csi_driver() -> Tool:
+    """provider-local's CSI driver on nodes, with the libraries of Kubernetes."""
+    program = _TOOLS / "csi-driver" / "main.go"
+    source = hashlib.sha256(program.read_bytes()).hexdigest()[:12]
+    version = f"{images.OWN_VERSION.removeprefix('v')}-{source}"
+    return Tool("csi-driver", version, ("csi-driver",), _kubernetes_module(), "csi-driver", program=program)
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -390,6 +398,7 @@ def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...
         *seed_tools(kubernetes_version),
         flannel(),
         flannel_cni(),
+        csi_driver(),
         metrics_server(),
         node_problem_detector(),
         node_exporter(),

@@ -24,9 +24,9 @@ from api.decisions import issuer
 from api.decisions.conditions import find_condition
 from api.labels import pod_security
 from api.policies import deletion_protection
-from api.resources import CUSTOM_RESOURCE_DEFINITION, SEED
+from api.resources import CUSTOM_RESOURCE_DEFINITION, DISK, SEED
 from kube.client import KubeClient, Object
-from landscape import cloud, dns, extensions, object_store, pki
+from landscape import cloud, disks, dns, extensions, object_store, pki
 from landscape.cluster import Credentials
 from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
@@ -153,6 +153,7 @@ def cloud_profile(plan: Plan) -> Object:
                 "kind": "CloudProfileConfig",
                 "machineNetwork": plan.machine_network,
                 "imagesDirectory": str(plan.machine_images),
+                "disksDirectory": str(disks.attached_directory(plan)),
             },
         },
     }
@@ -301,22 +302,30 @@ def bootstrap_tokens(plan: Plan, now: datetime) -> list[Object]:
     return [bootstrap_secret(seed.name, *bootstrap_token(plan, seed.name), until) for seed in plan.seeds]
 
 
-async def cloud_account(plan: Plan) -> dict[str, Any]:
-    """Access of a tenant of the cloud: it can run machines, but has no rights of an administrator."""
-    authority = Credentials.of(plan.cloud).ca
-    client = authority.issue("tenant", "tenant", [cloud.TENANTS])
+def tenants() -> list[Object]:
+    """Role of the tenants of the cloud. The cloud alone writes addresses, backends, and the status of disks."""
     rules = [
         rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
         rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
         rule(["networking.k8s.io"], ["networkpolicies"], ["*"]),
+        rule([DISK.group], [DISK.plural], ["*"]),
         # provider-local deletes namespaces with all their objects, and must read whether objects are left.
         rule([""], ["namespaces/finalize"], ["update"]),
         rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]
+    return bound_role(cloud.TENANTS, rules, cloud.TENANTS)
+
+
+async def cloud_account(plan: Plan) -> dict[str, Any]:
+    """Access of a tenant of the cloud: it can run machines, but has no rights of an administrator."""
+    authority = Credentials.of(plan.cloud).ca
+    client = authority.issue("tenant", "tenant", [cloud.TENANTS])
     async with connected(plan.kubeconfig("cloud")) as client_of_cloud:
         # Machines and bastions are pods of the cloud, and name this class.
-        tenants = bound_role(cloud.TENANTS, rules, cloud.TENANTS)
-        await apply(client_of_cloud, *tenants, provider_access.priority_class())
+        await apply(client_of_cloud, *tenants(), provider_access.priority_class())
+        await apply(client_of_cloud, disks.definition())
+        name = str(DISK)
+        await until(partial(_established, client_of_cloud, name), f"kind {name} in the cloud", 60)
     return pki.kubeconfig(plan.cloud.server, authority, client, "cloud")
 
 

@@ -16,7 +16,9 @@ from landscape import (
     binaries,
     cgroups,
     cloud,
+    cloud_controllers,
     containerd,
+    disks,
     dns,
     extensions,
     front_door,
@@ -27,7 +29,6 @@ from landscape import (
     logins,
     network,
     object_store,
-    public_addresses,
     residue,
     seed,
     temporal,
@@ -228,7 +229,8 @@ class _Up:
             await cluster.start_control_plane(cloud.trust(self._plan) if role == "cloud" else None)
         if cluster_plan.name == "cloud":
             self._cloud_serves.set()
-            self._processes.start(public_addresses.process(self._plan))
+            await disks.share(self._plan)
+            self._processes.start(cloud_controllers.process(self._plan))
         with self._progress.step(f"{cluster_plan.name}: node ready"):
             await asyncio.gather(*(self._node(cluster, node, role) for node in cluster_plan.nodes))
             if cluster_plan.is_zonal:

@@ -163,7 +163,10 @@ async def _cloud(plan: Plan) -> None:
         f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES",
         "COMMIT",
     ]
-    await _rules(namespace, "\n".join(rules), [plan.machine_network])
+    # Machines reach the load balancers of others as through the internet. Without this rule, a machine would answer the
+    # other one past the load balancer, because both are on one bridge.
+    hairpin = f"-s {plan.machine_network} -m conntrack --ctstate DNAT --ctorigdst {plan.public_network} -j MASQUERADE"
+    await _rules(namespace, "\n".join(rules), [plan.machine_network], [hairpin])
 
 
 async def _seed(plan: Plan, name: str) -> None:
@@ -237,17 +240,18 @@ def _service_routes(services: str, source: str) -> list[str]:
     ]
 
 
-async def _rules(namespace: str, filters: str, own: Sequence[str]) -> None:
+async def _rules(namespace: str, filters: str, own: Sequence[str], first: Sequence[str] = ()) -> None:
     """Load the iptables rules of a namespace, once; kube-proxy has its own chains.
 
     ``own``: networks that others do not know. One chain masquerades all packets from there to others. CNI's ``ipMasq``
-    would add several rules for each pod, and delay its start.
+    would add several rules for each pod, and delay its start. ``first``: rules before these.
     """
     if "GARDENER-MASQUERADE" in await run("iptables-save", "-t", "nat", netns=namespace):
         return
     nat = "\n".join(
         [
             "*nat\n:GARDENER-MASQUERADE - [0:0]",
+            *(f"-A GARDENER-MASQUERADE {each}" for each in first),
             *(f"-A GARDENER-MASQUERADE -d {each} -j RETURN" for each in own),
             *(f"-A GARDENER-MASQUERADE -s {each} -j MASQUERADE" for each in own),
             "-A POSTROUTING -j GARDENER-MASQUERADE\nCOMMIT",

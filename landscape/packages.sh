@@ -49,6 +49,7 @@ ip iproute2
 nsenter util-linux
 mount mount
 knotd knot
+mkfs.xfs xfsprogs
 ssh openssh-client
 debootstrap debootstrap
 $further

@@ -3,31 +3,16 @@
 kube-proxy also enforces the Service's ``loadBalancerSourceRanges``, by rules of the cloud's network namespace.
 """
 
-import asyncio
 import logging
-import sys
 from collections.abc import Iterable
 from ipaddress import IPv4Network
-from pathlib import Path
-
-import click
 
 from api.resources import SERVICE
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller, TryAgain
-from landscape.code import code_digest
-from landscape.plan import Plan
-from landscape.processes import ProcessSpec
 
 log = logging.getLogger("landscape.public_addresses")
-
-
-def process(plan: Plan) -> ProcessSpec:
-    arguments = ["--kubeconfig", str(plan.kubeconfig("cloud")), "--network", plan.public_network]
-    argv = (sys.executable, "-m", "landscape.public_addresses", *arguments)
-    version = {"GARDENER_VERSION": code_digest("landscape", "kube", "api")}
-    return ProcessSpec("cloud/public-addresses", argv, plan.cloud.netns, version)
 
 
 class Addresses:
@@ -69,21 +54,3 @@ def free_address(network: IPv4Network, taken: Iterable[str]) -> str | None:
     """The lowest address that is not taken; None if there is none."""
     known = set(taken)
     return next((text for each in network.hosts() if (text := str(each)) not in known), None)
-
-
-@click.command()
-@click.option("--kubeconfig", type=click.Path(path_type=Path), required=True)
-@click.option("--network", type=IPv4Network, required=True)
-def main(kubeconfig: Path, network: IPv4Network) -> None:
-    """Give addresses to Services until stopped."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-
-    async def give() -> None:
-        async with KubeClient.from_kubeconfig(kubeconfig) as client:
-            await Addresses(client, network).run()
-
-    asyncio.run(give())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,6 @@
 """Infrastructure: a namespace of the cloud cluster with the machines of one shoot."""
 
+import logging
 from typing import Any, Literal
 
 from temporalio.exceptions import ApplicationError
@@ -20,6 +21,9 @@ from api.model import ApiModel
 from api.resources import INFRASTRUCTURE, NAMESPACE
 from kube import namespaces
 from kube.client import KubeClient
+from kube.errors import ApiError
+
+_log = logging.getLogger(__name__)
 
 SHOOT_UID_LABEL = "local.provider.extensions.gardener.cloud/shoot-uid"
 
@@ -105,6 +109,13 @@ class InfrastructureActuator(LocalActuator):
             if error.non_retryable and not extension.status.get("providerStatus"):
                 return True  # the credentials have never worked, so the cloud has no objects to delete
             raise
+
+    async def force_delete(self, extension: Extension) -> None:
+        """Request the deletion of the namespace in the cloud, if the credentials still work; wait for nothing."""
+        try:
+            await self.delete_namespace(extension)
+        except (ApplicationError, ApiError) as error:
+            _log.warning("%s is force-deleted, its namespace stays in the cloud: %s", extension, error)
 
     async def wait_namespace_gone(self, extension: Extension, timeout: float) -> None:
         """Delete all objects in the namespace; returns when the namespace is gone. Raises TimeoutError."""

@@ -78,6 +78,7 @@ def wanted_deployments(
             namespace=infrastructure.namespace,
             image=image,
             images_directory=facts.images_directory,
+            disks_directory=facts.disks_directory,
             cpu_millis=max(1, int(parse_quantity(machine_type["cpu"]) * 1000 / OVERCOMMIT)),
             memory_bytes=int(parse_quantity(machine_type["memory"]) / OVERCOMMIT),
         )
@@ -106,7 +107,9 @@ def class_hash(pool: Mapping[str, Any], provider: MachineProviderSpec) -> str:
     The name of the node agent Secret already depends on image, machine type, volumes, Kubernetes minor,
     kubelet configuration and rotations.
     """
-    facts = [pool.get("nodeAgentSecretName", ""), provider.model_dump(mode="json")]
+    # A new directory of disks replaces no machine: the cloud refuses to attach disks to a machine without it.
+    properties = provider.model_dump(mode="json", exclude={"disks_directory"})
+    facts = [pool.get("nodeAgentSecretName", ""), properties]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:5]
 
 

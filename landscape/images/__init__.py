@@ -114,6 +114,7 @@ class _Builder:
                 return [
                     self._archive("pause", [self._pause()]),
                     self._archive("coredns", [self._coredns()]),
+                    self._archive("csi-driver", [self._csi_driver()]),
                     self._archive("metrics-server", [self._metrics_server()]),
                     self._archive("node-problem-detector", [self._node_problem_detector()]),
                     self._archive("node-exporter", [self._exporter(images.NODE_EXPORTER)]),
@@ -135,6 +136,9 @@ class _Builder:
 
     def _coredns(self) -> Image:
         return Image(images.COREDNS, (self._binary("coredns", "/coredns"),), ("/coredns",))
+
+    def _csi_driver(self) -> Image:
+        return Image(images.CSI_DRIVER, (self._binary("csi-driver", "/csi-driver"),), ("/csi-driver",))
 
     def _metrics_server(self) -> Image:
         layer = self._binary("metrics-server", "/metrics-server")

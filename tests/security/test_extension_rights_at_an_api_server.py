@@ -123,9 +123,11 @@ async def test_an_extension_gets_the_rights_that_it_needs_and_no_others(seed: Se
     assert not await seed.may("list", resources.SERVICE)
     assert not await seed.may("get", resources.SECRET, "garden", "gardenlet-kubeconfig")
     assert not await seed.may("get", resources.DEPLOYMENT, CONTROL_PLANE, "kube-apiserver")
+    assert not await seed.may("get", resources.SERVICE, CONTROL_PLANE, "etcd-main-client")
 
     assert await seed.may("list", resources.SERVICE, None, "istio-ingressgateway")
     assert await seed.may("get", resources.DEPLOYMENT, CONTROL_PLANE, "machine-controller-manager")
+    assert await seed.may("get", resources.SERVICE, CONTROL_PLANE, "kube-apiserver")
     for kind in (resources.MACHINE, resources.MACHINE_CLASS, resources.MANAGED_RESOURCE):
         assert await seed.may("list", kind, CONTROL_PLANE)
     for kind in (resources.WORKER, resources.DNS_RECORD, resources.BACKUP_ENTRY, resources.CLUSTER):

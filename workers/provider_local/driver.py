@@ -13,8 +13,10 @@ from temporalio.exceptions import ApplicationError
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.computers import computer_pod, user_data_name, user_data_secret
 from activities.provider_local.provider import PROVIDER_TYPE, provider_section
+from activities.provider_local.storage import DISKS_PATH
 from api.errors import ErrorCode
-from api.local import MachineProviderSpec
+from api.labels import ZONE
+from api.local import DISKS_VOLUME, MachineProviderSpec
 from api.machine.codes import MachineCode
 from api.resources import MACHINE_CLASS, POD, SECRET
 from kube.cache import Cache
@@ -69,7 +71,8 @@ class LocalDriver:
             spec = _provider_spec(class_)
             cloud = await self._connect(class_)
             secret = user_data_secret(name, spec.namespace, user_data, {MACHINE_LABEL: name})
-            for each in (secret, machine_pod(name, spec, class_.name)):
+            zone = (class_.object.get("nodeTemplate") or {}).get("zone", "")
+            for each in (secret, machine_pod(name, spec, class_.name, zone)):
                 with contextlib.suppress(AlreadyExists):
                     await cloud.create(each)
         return provider_id(name, spec)
@@ -123,13 +126,13 @@ def provider_id(name: str, spec: MachineProviderSpec) -> str:
     return f"local:///{spec.namespace}/{name}"
 
 
-def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[str, Any]:
-    """Pod that is the machine."""
+def machine_pod(name: str, spec: MachineProviderSpec, class_name: str, zone: str = "") -> dict[str, Any]:
+    """Pod that is the machine, in a zone of the cloud."""
     pod = computer_pod(
         name,
         spec.namespace,
         image=spec.image,
-        labels={"app": "machine", MACHINE_LABEL: name},
+        labels={"app": "machine", MACHINE_LABEL: name, **({ZONE: zone} if zone else {})},
         cpu_millis=spec.cpu_millis,
         memory_bytes=spec.memory_bytes,
     )
@@ -140,6 +143,11 @@ def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[s
     if spec.images_directory:
         volumes.append({"name": "images", "hostPath": {"path": spec.images_directory, "type": "Directory"}})
         mounts.append({"name": "images", "mountPath": "/opt/images", "readOnly": True})
+    if spec.disks_directory:
+        attached = f"{spec.disks_directory}/{spec.namespace}/{name}"
+        volumes.append({"name": DISKS_VOLUME, "hostPath": {"path": attached, "type": "DirectoryOrCreate"}})
+        # The cloud attaches a disk to a machine that runs by a mount in this directory.
+        mounts.append({"name": DISKS_VOLUME, "mountPath": DISKS_PATH, "mountPropagation": "HostToContainer"})
     pod["spec"]["volumes"] += volumes
     pod["spec"]["containers"][0]["volumeMounts"] += mounts
     return pod

@@ -32,6 +32,7 @@ from workers.provider_local.access import NAME
 from workers.provider_local.config import ProviderLocalConfig
 from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
+from workers.provider_local.shoots import ShootControllers
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
 
@@ -81,7 +82,7 @@ async def run(config_path: str) -> None:
     )
     operations = Operations(temporal, config.seed_name)
     simple = [
-        ControlPlaneActuator(seed),
+        ControlPlaneActuator(seed, caches),
         FlannelActuator(seed, caches),
         OperatingSystemConfigActuator(seed),
         DNSRecordActuator(seed),
@@ -108,6 +109,7 @@ async def run(config_path: str) -> None:
                 NAME,
                 run_heartbeat(seed, config.heartbeat_namespace, holder=MANAGER),
                 LoadBalancerController(seed, caches, config.load_balancer_ip, config.further_load_balancer_ips).run(),
+                ShootControllers(seed, caches).run(),
                 *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
                 *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),
             ),

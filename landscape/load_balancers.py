@@ -1,0 +1,125 @@
+"""Load balancers of the cloud: which machines get the connections to a public address.
+
+kube-proxy of the cloud forwards an address, and drops packets of other sources than the Service allows. A Service with
+a selector names its pods itself. A Service without one, whose annotation names a port, gets as backends the machines of
+its namespace that answer ``GET /healthz`` at that port.
+"""
+
+import asyncio
+import logging
+
+import aiohttp
+
+from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
+from api.resources import ENDPOINT_SLICE, POD, SERVICE
+from kube.cache import Cache, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.objects import owner_reference
+from workers.provider_local.driver import MACHINE_LABEL
+
+log = logging.getLogger("landscape.load_balancers")
+
+MANAGER = "load-balancers"
+_PERIOD = 2.0
+"""Seconds between two checks of a machine."""
+_TIMEOUT = aiohttp.ClientTimeout(total=1.0)
+_FAILURES = 2
+"""A machine gets no new connections after so many failed checks in a row. After one good check it gets some again."""
+
+
+class Backends:
+    """Checks machines, and writes the EndpointSlices of load balancers. One such process runs in a cloud."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._services = Cache(client, SERVICE)
+        self._machines = Cache(client, POD, labels=MACHINE_LABEL)
+        self._failures: dict[tuple[Key, str], int] = {}
+        """Failed checks in a row, by Service and uid of the machine."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        controller = Controller("load balancers", self._reconcile)
+        async with self._services, self._machines:
+            await self._machines.synced()
+            controller.watch(self._services)
+            controller.watch(self._machines, keys=self._of_machine)
+            async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+                self._session = session
+                await controller.run()
+
+    def _of_machine(self, event: WatchEvent) -> list[Key]:
+        services = self._services.list(event.object["metadata"]["namespace"])
+        return [key_of(each) for each in services if health_check_port(each)]
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        service = self._services.get(key.name, key.namespace)
+        port = health_check_port(service) if service else None
+        if service is None or port is None or service["metadata"].get("deletionTimestamp"):
+            self._failures = {each: count for each, count in self._failures.items() if each[0] != key}
+            return None
+        machines = [each for each in self._machines.list(key.namespace) if _address(each)]
+        healthy = await asyncio.gather(*(self._check(key, each, port) for each in machines))
+        serving = [machine for machine, good in zip(machines, healthy, strict=True) if good]
+        await self._client.apply(endpoint_slice(service, serving), manager=MANAGER)
+        return Requeue(_PERIOD)
+
+    async def _check(self, key: Key, machine: Object, port: int) -> bool:
+        """Whether a machine gets connections."""
+        known = (key, machine["metadata"]["uid"])
+        try:
+            async with self._session.get(f"http://{_address(machine)}:{port}/healthz", allow_redirects=False) as answer:
+                good = answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            good = False
+        # A new machine has failed until it answers.
+        self._failures[known] = 0 if good else self._failures.get(known, _FAILURES) + 1
+        return self._failures[known] < _FAILURES
+
+
+def health_check_port(service: Object) -> int | None:
+    """Port by which the cloud checks the machines of a load balancer; None if it is no such Service."""
+    text = (service["metadata"].get("annotations") or {}).get(HEALTH_CHECK_PORT, "")
+    spec = service["spec"]
+    ours = spec.get("type") == "LoadBalancer" and not spec.get("selector") and text.isdecimal()
+    return int(text) if ours and 0 < int(text) < 65536 else None
+
+
+def endpoint_slice(service: Object, machines: list[Object]) -> Object:
+    """Machines that get the connections of a Service, at its target ports."""
+    metadata = service["metadata"]
+    excluded = (metadata.get("annotations") or {}).get(EXCLUDED_MACHINES, "").split(",")
+    endpoints = [
+        {"addresses": [_address(each)], "conditions": {"ready": True}, "nodeName": each["spec"]["nodeName"]}
+        for each in sorted(machines, key=lambda each: str(each["metadata"]["name"]))
+        if each["metadata"]["name"] not in excluded
+    ]
+    ports = [
+        {"name": each.get("name", ""), "protocol": each["protocol"], "port": each["targetPort"]}
+        for each in service["spec"]["ports"]
+        if isinstance(each["targetPort"], int)
+    ]
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": ENDPOINT_SLICE.kind,
+        "metadata": {
+            "name": f"{metadata['name']}-machines",
+            "namespace": metadata["namespace"],
+            "labels": {
+                "kubernetes.io/service-name": metadata["name"],
+                "endpointslice.kubernetes.io/managed-by": MANAGER,
+            },
+            "ownerReferences": [owner_reference(SERVICE, metadata["name"], metadata["uid"])],
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": ports,
+    }
+
+
+def _address(machine: Object) -> str:
+    """Address of a machine that runs; empty for others."""
+    if machine["metadata"].get("deletionTimestamp"):
+        return ""
+    return str((machine.get("status") or {}).get("podIP") or "")

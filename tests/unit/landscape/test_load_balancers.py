@@ -1,0 +1,97 @@
+"""Which machines get the connections of a load balancer: those that answer its check, and are not excluded."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
+from api.resources import ENDPOINT_SLICE, POD
+from landscape import load_balancers
+from landscape.load_balancers import Backends, health_check_port
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.kube.waiting import until
+from workers.provider_local.driver import MACHINE_LABEL
+
+NAMESPACE = "infra-a"
+
+
+class Checked:
+    """A health check that machines answer, and its port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.good = True
+
+
+@pytest.fixture
+async def checked(unused_tcp_port: int) -> AsyncIterator[Checked]:
+    checked = Checked(unused_tcp_port)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=200 if checked.good else 503)
+
+    application = web.Application()
+    application.router.add_get("/healthz", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    yield checked
+    await runner.cleanup()
+
+
+def service(port: object, **spec: Any) -> dict[str, Any]:
+    annotations = {HEALTH_CHECK_PORT: str(port), EXCLUDED_MACHINES: "m3"}
+    ports = [{"name": "tcp-80", "protocol": "TCP", "port": 80, "targetPort": 30080}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "lb", "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {"type": "LoadBalancer", "ports": ports, **spec},
+    }
+
+
+async def start(cloud: FakeCluster, name: str, address: str, namespace: str = NAMESPACE) -> None:
+    labels = {MACHINE_LABEL: name}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    await cloud.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "cloud"}})
+    await cloud.patch(POD, name, namespace, {"status": {"podIP": address}}, subresource="status")
+
+
+def serving(cloud: FakeCluster) -> list[str] | None:
+    slices = cloud.of(ENDPOINT_SLICE)
+    return [each["addresses"][0] for each in slices[0]["endpoints"]] if slices else None
+
+
+async def test_only_machines_of_the_namespace_that_answer_get_connections(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_balancers, "_PERIOD", 0.01)
+    cloud = FakeCluster()
+    await cloud.create(service(checked.port))
+    for name, address in (("m1", "127.0.0.1"), ("m2", "127.0.0.2"), ("m3", "127.0.0.1")):
+        await start(cloud, name, address)
+    await start(cloud, "foreign", "127.0.0.1", "infra-b")
+    running = asyncio.create_task(Backends(cloud).run())
+    await until(lambda: serving(cloud) == ["127.0.0.1"])
+    [made] = cloud.of(ENDPOINT_SLICE)
+    assert made["endpoints"][0]["nodeName"] == "cloud"
+    assert made["ports"] == [{"name": "tcp-80", "protocol": "TCP", "port": 30080}]
+    assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "lb"
+
+    checked.good = False
+    await until(lambda: serving(cloud) == [])
+    checked.good = True
+    await until(lambda: serving(cloud) == ["127.0.0.1"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("port", "spec"),
+    [("0", {}), ("70000", {}), ("x", {}), ("80", {"selector": {"a": "b"}}), ("80", {"type": "ClusterIP"})],
+)
+def test_other_services_are_left_alone(port: str, spec: dict[str, Any]) -> None:
+    assert health_check_port(service(port, **spec)) is None

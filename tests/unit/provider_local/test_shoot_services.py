@@ -1,0 +1,153 @@
+"""Services of a shoot get load balancers of the cloud, which change with them and go with them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
+from api.resources import EVENT, NODE, SERVICE
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.kube.waiting import until
+from tests.unit.provider_local.shoot_cluster import ShootCluster
+from workers.provider_local.shoot_services import EXCLUSION, FINALIZER, ShootServices
+
+NAMESPACE = "infra-shoot--dev--one"
+PORTS = [
+    {"port": 80, "protocol": "TCP", "nodePort": 30080},
+    {"port": 53, "protocol": "UDP", "nodePort": 30053},
+]
+
+
+@pytest.fixture
+def shoot() -> ShootCluster:
+    return ShootCluster()
+
+
+@pytest.fixture
+async def cloud(shoot: ShootCluster) -> AsyncIterator[FakeCluster]:
+    cloud = FakeCluster()
+    running = asyncio.create_task(ShootServices(shoot, cloud, NAMESPACE).run())
+    yield cloud
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def service(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "namespace": "app"},
+        "spec": {"type": "LoadBalancer", "ports": PORTS, **spec},
+    }
+
+
+def live(shoot: ShootCluster) -> dict[str, Any]:
+    return shoot.objects[SERVICE, "app", "web"]
+
+
+async def balanced(shoot: ShootCluster, cloud: FakeCluster, **spec: Any) -> dict[str, Any]:
+    """The load balancer of a new Service, after the cloud gave it an address."""
+    await shoot.create(service(**spec))
+    [made] = await until(lambda: cloud.of(SERVICE))
+    await give(cloud, made["metadata"]["name"])
+    await until(lambda: (live(shoot).get("status") or {}).get("loadBalancer"))
+    return cloud.of(SERVICE)[0]
+
+
+async def give(cloud: FakeCluster, name: str) -> None:
+    given = {"status": {"loadBalancer": {"ingress": [{"ip": "198.18.4.1", "ipMode": "VIP"}]}}}
+    await cloud.patch(SERVICE, name, NAMESPACE, given, subresource="status")
+
+
+async def test_a_service_gets_an_address_that_leads_to_its_node_ports(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    made = await balanced(shoot, cloud)
+
+    assert made["metadata"]["name"] == f"lb-{live(shoot)['metadata']['uid']}"
+    assert [(each["protocol"], each["port"], each["targetPort"]) for each in made["spec"]["ports"]] == [
+        ("TCP", 80, 30080),
+        ("UDP", 53, 30053),
+    ]
+    assert "selector" not in made["spec"]
+    assert made["metadata"]["annotations"][HEALTH_CHECK_PORT] == "10256"
+    assert live(shoot)["status"]["loadBalancer"] == {"ingress": [{"ip": "198.18.4.1", "ipMode": "VIP"}]}
+    assert FINALIZER in live(shoot)["metadata"]["finalizers"]
+
+
+async def test_local_traffic_goes_to_nodes_that_have_a_pod(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    made = await balanced(shoot, cloud, externalTrafficPolicy="Local", healthCheckNodePort=31000)
+
+    assert made["metadata"]["annotations"][HEALTH_CHECK_PORT] == "31000"
+
+
+async def test_changed_sources_and_excluded_nodes_reach_the_cloud(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    await balanced(shoot, cloud)
+
+    await shoot.patch(SERVICE, "web", "app", {"spec": {"loadBalancerSourceRanges": ["203.0.113.0/24"]}})
+    await until(lambda: cloud.of(SERVICE)[0]["spec"].get("loadBalancerSourceRanges") == ["203.0.113.0/24"])
+
+    await shoot.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m1", "labels": {EXCLUSION: ""}}})
+    await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "m1")
+    await shoot.patch(NODE, "m1", None, {"metadata": {"labels": {EXCLUSION: None}}})
+    await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "")
+
+
+async def test_the_load_balancer_goes_before_its_service(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    made = await balanced(shoot, cloud)
+    name = made["metadata"]["name"]
+    await cloud.patch(SERVICE, name, NAMESPACE, {"metadata": {"finalizers": ["cloud"]}})
+    await shoot.delete(SERVICE, "web", "app")
+    await until(lambda: cloud.objects[SERVICE, NAMESPACE, name]["metadata"].get("deletionTimestamp"))
+    await asyncio.sleep(0.05)
+    assert shoot.of(SERVICE), "the address is still taken"
+
+    await cloud.patch(SERVICE, name, NAMESPACE, {"metadata": {"finalizers": []}})
+    await until(lambda: not shoot.of(SERVICE))
+
+
+async def test_a_service_that_becomes_internal_loses_its_address(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    await balanced(shoot, cloud)
+
+    await shoot.patch(SERVICE, "web", "app", {"spec": {"type": "ClusterIP"}})
+
+    await until(lambda: not cloud.of(SERVICE) and FINALIZER not in live(shoot)["metadata"]["finalizers"])
+    assert not live(shoot)["status"]["loadBalancer"].get("ingress")
+
+
+async def test_nothing_is_left_of_a_service_whose_finalizer_was_removed(
+    shoot: ShootCluster, cloud: FakeCluster
+) -> None:
+    await balanced(shoot, cloud)
+    await shoot.patch(SERVICE, "web", "app", {"metadata": {"finalizers": []}})
+    await shoot.delete(SERVICE, "web", "app")
+
+    await until(lambda: not cloud.of(SERVICE))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"ipFamilies": ["IPv6"]}, "ipFamilies IPv6"),
+        ({"loadBalancerIP": "198.18.4.7"}, "loadBalancerIP"),
+        ({"ports": [{"port": 1, "protocol": "SCTP", "nodePort": 30001}]}, "protocol SCTP"),
+        ({"ports": [{"port": 1, "protocol": "TCP"}]}, "no node port"),
+    ],
+)
+async def test_what_the_cloud_does_not_have_is_told(
+    shoot: ShootCluster, cloud: FakeCluster, spec: dict[str, Any], told: str
+) -> None:
+    await shoot.create(service(**spec))
+
+    [event] = await until(lambda: shoot.of(EVENT))
+
+    assert told in event["message"]
+    assert not cloud.of(SERVICE)
+
+
+async def test_a_service_of_another_class_is_left_alone(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    await shoot.create(service(loadBalancerClass="example.org/other"))
+    await asyncio.sleep(0.05)
+
+    assert not cloud.of(SERVICE)
+    assert "finalizers" not in live(shoot)["metadata"]

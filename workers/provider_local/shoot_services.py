@@ -1,0 +1,207 @@
+"""Load balancers of one shoot: a public address of the cloud for each Service of type LoadBalancer.
+
+The load balancer is a Service of the cloud, in the namespace of the shoot's machines. The cloud checks the machines and
+forwards connections to the node ports of the shoot's Service.
+"""
+
+import asyncio
+from typing import Any
+
+from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, LOAD_BALANCER_LABEL
+from api.resources import NODE, SERVICE
+from kube.cache import Cache, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller
+from kube.edit import patch_as_read
+from kube.errors import Invalid
+from kube.events import emit
+
+COMPONENT = "provider-local"
+FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
+EXCLUSION = "node.kubernetes.io/exclude-from-external-load-balancers"
+SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
+_KUBE_PROXY_HEALTH = 10256
+"""Port of kube-proxy's health check, which fails on a node that goes. Source: KEP-3836."""
+_PROTOCOLS = frozenset({"TCP", "UDP"})
+_SWEEP = Key(None, "")
+"""Key for the deletion of load balancers whose Service is gone."""
+_WORKERS = 5
+
+
+def kept(obj: Object) -> Object:
+    """The part of a Service or Node that the controller reads: owners of shoots decide how large the rest is."""
+    metadata = obj["metadata"]
+    names = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
+    small = {name: metadata[name] for name in names if name in metadata}
+    for part, wanted in (("annotations", SOURCE_RANGES), ("labels", EXCLUSION)):
+        small[part] = {key: value for key, value in (metadata.get(part) or {}).items() if key == wanted}
+    if obj.get("kind") == NODE.kind:
+        return {"apiVersion": obj["apiVersion"], "kind": NODE.kind, "metadata": small}
+    return {**{part: obj[part] for part in ("apiVersion", "kind", "spec", "status") if part in obj}, "metadata": small}
+
+
+class ShootServices:
+    """Controller of Services in one shoot. ``namespace``: that of its machines in the cloud."""
+
+    def __init__(self, shoot: KubeClient, cloud: KubeClient, namespace: str) -> None:
+        self._shoot = shoot
+        self._cloud = cloud
+        self._namespace = namespace
+        self._services = Cache(shoot, SERVICE, keep=kept)
+        self._nodes = Cache(shoot, NODE, keep=kept)
+        self._balancers = Cache(cloud, SERVICE, namespace, labels=LOAD_BALANCER_LABEL)
+        self._controller = Controller("load balancers", self._reconcile, workers=_WORKERS)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with self._services, self._nodes, self._balancers:
+            for each in (self._services, self._nodes, self._balancers):
+                await each.synced()
+            self._controller.watch(self._services)
+            self._controller.watch(self._nodes, keys=self._of_nodes, when=_exclusion_changes)
+            self._controller.watch(self._balancers, keys=self._of_balancer)
+            self._controller.enqueue(_SWEEP)
+            await self._controller.run()
+
+    def _of_nodes(self, _: WatchEvent) -> list[Key]:
+        return [key_of(each) for each in self._services.list() if _is_wanted(each)]
+
+    def _of_balancer(self, event: WatchEvent) -> list[Key]:
+        uid = event.object["metadata"]["labels"][LOAD_BALANCER_LABEL]
+        return [key_of(each) for each in self._services.list() if each["metadata"]["uid"] == uid]
+
+    async def _reconcile(self, key: Key) -> None:
+        service = self._services.get(key.name, key.namespace) if key != _SWEEP else None
+        if service is None:
+            await self._sweep()
+        elif _is_wanted(service):
+            await self._ensure(service)
+        else:
+            await self._remove(service)
+
+    async def _ensure(self, service: Object) -> None:
+        """Make the load balancer, or change it, and write its address. A second run finds it by its name."""
+        if reason := refusal(service):
+            await emit(self._shoot, service, COMPONENT, "SyncLoadBalancerFailed", reason, "Warning")
+            return
+        finalizers = service["metadata"].get("finalizers") or []
+        if FINALIZER not in finalizers:
+            # Before the load balancer exists: nothing may be left of it when the Service is deleted.
+            patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
+            service = kept(await patch_as_read(self._shoot, SERVICE, service, patch))
+        excluded = [each["metadata"]["name"] for each in self._nodes.list() if EXCLUSION in each["metadata"]["labels"]]
+        try:
+            made = await self._cloud.apply(balancer(service, self._namespace, sorted(excluded)), manager=COMPONENT)
+        except Invalid as error:
+            await emit(self._shoot, service, COMPONENT, "SyncLoadBalancerFailed", str(error), "Warning")
+            return
+        ingress = _ingress(made)
+        if ingress and ingress != _ingress(service):
+            await self._write(service, ingress)
+            told = f"Ensured load balancer at {ingress[0]['ip']}"
+            await emit(self._shoot, service, COMPONENT, "EnsuredLoadBalancer", told)
+
+    async def _remove(self, service: Object) -> None:
+        """Delete the load balancer of a Service that needs none any more, then release the Service."""
+        metadata = service["metadata"]
+        if FINALIZER not in (metadata.get("finalizers") or ()) or service["spec"].get("loadBalancerClass"):
+            return
+        name = _name(metadata["uid"])
+        if await self._cloud.delete(SERVICE, name, self._namespace) and self._balancers.get(name) is not None:
+            return  # an event of the cloud tells when it is gone
+        if _ingress(service) and not metadata.get("deletionTimestamp"):
+            await self._write(service, [])
+        live = await self._shoot.find(SERVICE, metadata["name"], metadata["namespace"])
+        if live is not None and live["metadata"]["uid"] == metadata["uid"]:
+            left = [each for each in live["metadata"].get("finalizers") or () if each != FINALIZER]
+            await patch_as_read(self._shoot, SERVICE, live, {"metadata": {"finalizers": left}})
+
+    async def _sweep(self) -> None:
+        """Delete load balancers whose Service is gone, because its owner removed the finalizer."""
+        live = {_name(each["metadata"]["uid"]) for each in self._services.list()}
+        gone = [each["metadata"]["name"] for each in self._balancers.list() if each["metadata"]["name"] not in live]
+        await asyncio.gather(*(self._cloud.delete(SERVICE, name, self._namespace) for name in gone))
+
+    async def _write(self, service: Object, ingress: list[dict[str, Any]]) -> None:
+        metadata = service["metadata"]
+        status = {"status": {"loadBalancer": {"ingress": ingress or None}}}
+        await self._shoot.patch(SERVICE, metadata["name"], metadata["namespace"], status, subresource="status")
+
+
+def _is_wanted(service: Object) -> bool:
+    """Whether a Service has, or should get, a load balancer of this cloud."""
+    spec = service["spec"]
+    deleting = service["metadata"].get("deletionTimestamp")
+    return spec.get("type") == "LoadBalancer" and not spec.get("loadBalancerClass") and not deleting
+
+
+def _exclusion_changes(event: WatchEvent) -> bool:
+    old = event.old["metadata"]["labels"] if event.old else {}
+    return bool(event.object["metadata"]["labels"] or old)
+
+
+def refusal(service: Object) -> str:
+    """Why a Service cannot get a load balancer of this cloud; empty if it can."""
+    spec = service["spec"]
+    families = spec.get("ipFamilies") or ["IPv4"]
+    if families != ["IPv4"]:
+        return f"ipFamilies {', '.join(families)} are not possible: this cloud has IPv4 only"
+    if spec.get("loadBalancerIP"):
+        return "loadBalancerIP is not possible: the cloud chooses the address"
+    for port in spec.get("ports") or ():
+        if port.get("protocol", "TCP") not in _PROTOCOLS:
+            return f"port {port['port']}: protocol {port['protocol']} is not possible, only TCP and UDP are"
+        if not port.get("nodePort"):
+            return f"port {port['port']} has no node port: set allocateLoadBalancerNodePorts to true"
+    return ""
+
+
+def balancer(service: Object, namespace: str, excluded: list[str]) -> Object:
+    """The Service of the cloud that is the load balancer of a shoot's Service."""
+    metadata, spec = service["metadata"], service["spec"]
+    local = spec.get("externalTrafficPolicy") == "Local"
+    port = spec.get("healthCheckNodePort") if local else None
+    ranges = spec.get("loadBalancerSourceRanges") or [
+        each.strip() for each in (metadata["annotations"].get(SOURCE_RANGES) or "").split(",") if each.strip()
+    ]
+    sessions = {key: spec[key] for key in ("sessionAffinity", "sessionAffinityConfig") if key in spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": _name(metadata["uid"]),
+            "namespace": namespace,
+            "labels": {LOAD_BALANCER_LABEL: metadata["uid"]},
+            "annotations": {
+                HEALTH_CHECK_PORT: str(port or _KUBE_PROXY_HEALTH),
+                EXCLUDED_MACHINES: ",".join(excluded),
+            },
+        },
+        "spec": {
+            "type": "LoadBalancer",
+            "allocateLoadBalancerNodePorts": False,
+            # The machines see the addresses of clients.
+            "externalTrafficPolicy": "Local",
+            "ipFamilyPolicy": "SingleStack",
+            **({"loadBalancerSourceRanges": ranges} if ranges else {}),
+            **sessions,
+            "ports": [
+                {
+                    "name": f"{each.get('protocol', 'TCP').lower()}-{each['port']}",
+                    "protocol": each.get("protocol", "TCP"),
+                    "port": each["port"],
+                    "targetPort": each["nodePort"],
+                }
+                for each in spec["ports"]
+            ],
+        },
+    }
+
+
+def _name(uid: str) -> str:
+    return f"lb-{uid}"
+
+
+def _ingress(service: Object) -> list[dict[str, Any]]:
+    live = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+    return [{"ip": each.get("ip"), "ipMode": each.get("ipMode", "VIP")} for each in live]
