@@ -299,11 +299,12 @@ OBJECTS: list[Object] = [
 
 async def test_the_typed_client_creates_reads_and_watches_each_kind(garden: AtTheDoor) -> None:
     """Gardener's types send each field that has no "omitempty" also if it is empty, which our schemas must take."""
-    for each in (REGISTRATION, SECRET, NAMESPACE_OF_GARDEN, DOMAIN_SECRET):
-        await garden.garden.admin.apply(each, manager="test")
+    for needed in (REGISTRATION, SECRET, NAMESPACE_OF_GARDEN, DOMAIN_SECRET):
+        await garden.garden.admin.apply(needed, manager="test")
     async with garden.client(ADMIN) as client, garden.client(ADMIN) as other:
         for each in OBJECTS:
-            kind, place = each["kind"], {key: each["metadata"].get(key, "") for key in ("namespace", "name")}
+            kind = each["kind"]
+            place = {key: each["metadata"].get(key, "") for key in ("namespace", "name")}
             watched = asyncio.create_task(other.ask("watch", kind, **place))
             created = await client.ask("create", kind, **place, object=since_130(each))
             assert not created.failure, f"{kind}: {created.failure}"
