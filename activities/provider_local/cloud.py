@@ -81,7 +81,7 @@ def cloud_errors(doing: str, secret: Mapping[str, str] | None = None) -> Iterato
             raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: {error}") from None
         raise permanent(
             ErrorCode.INFRA_UNAUTHORIZED,
-            f"{doing}: the credentials may not do this in the cloud ({error.doing})",
+            f"{doing}: the credentials may not do this in the cloud: {error}",
         ) from None
     except (Unreachable, Conflict) as error:
         raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: {error}") from None

@@ -23,7 +23,14 @@ from api.constants import (
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.decisions.conditions import Finding, find_condition
 from api.decisions.controller_deployments import CONFIG, TYPE
-from api.decisions.registrations import Pair, Registrations, models, required_pairs, required_pairs_of_seed
+from api.decisions.registrations import (
+    Pair,
+    Registrations,
+    contested,
+    models,
+    required_pairs,
+    required_pairs_of_seed,
+)
 from api.labels import matches
 from api.resources import Object, ObjectView
 
@@ -67,12 +74,15 @@ def plan(facts: Facts) -> Plan:
 
     - A registration without a ControllerDeployment has no installation: an operator runs its controller.
     - A registration in deletion gets no new installation. An installation of it stays while the seed needs it.
+    - A registration that is primary beside an older one gets no new installation, either: two controllers would write
+      the same extension objects.
     - An installation whose condition Required is True stays, because extension objects of its kinds exist in the seed.
     - An installation in deletion is replaced once it is gone.
     """
     registrations = {each.metadata.name: each for each in models(facts.registrations)}
     needed, faults = _needed(facts, list(registrations.values()))
     existing = _by_registration(facts.installations)
+    conflicts = conflicts_of(registrations.values())
     create: list[Object] = []
     change: list[tuple[ObjectView, Object]] = []
     for name in sorted(needed):
@@ -89,7 +99,9 @@ def plan(facts: Facts) -> Plan:
             continue
         stored = next(each for each in facts.registrations if each["metadata"]["name"] == name)
         wanted = _installation(facts.seed, stored, deployment)
-        if not existing[name]:
+        if not existing[name] and name in conflicts:
+            faults.append(conflicts[name])
+        elif not existing[name]:
             create.append(wanted)
         elif not _is_deleting(existing[name][0]) and (patch := _patch(existing[name][0], wanted)):
             change.append((existing[name][0], patch))
@@ -100,6 +112,19 @@ def plan(facts: Facts) -> Plan:
         if not _is_deleting(each) and (position > 0 or not (name in needed or is_required(each)))
     ]
     return Plan(tuple(create), tuple(change), tuple(delete), tuple(faults))
+
+
+def conflicts_of(registrations: Registrations) -> dict[str, str]:
+    """Registrations that are primary beside an older one, each with what an operator can do."""
+    return {
+        name: "; ".join(
+            f"ControllerRegistration {name} is primary for {kind} of type {type_}, and the older "
+            f"ControllerRegistration {first} is, too: {name} is not installed. Delete one of them, and create it again "
+            "with primary: false"
+            for (kind, type_), first in sorted(older.items())
+        )
+        for name, older in contested(registrations).items()
+    }
 
 
 def is_required(installation: ObjectView) -> bool:

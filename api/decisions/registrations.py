@@ -160,13 +160,33 @@ def required_pairs_of_seed(seed: Mapping[str, Any], registrations: Registrations
 
 
 def responsible(registrations: Registrations) -> dict[Pair, str]:
-    """Name of the registration whose controller is primary for each kind and type."""
-    return {
-        (resource.kind, resource.type): registration.metadata.name
-        for registration in _not_deleted(registrations)
-        for resource in registration.spec.resources or ()
-        if resource.primary
-    }
+    """Name of the registration whose controller is primary for each kind and type: the oldest, if several are."""
+    return {pair: names[0] for pair, names in _primary(registrations).items()}
+
+
+def contested(registrations: Registrations) -> dict[str, dict[Pair, str]]:
+    """Registrations that are primary beside an older one, with that older one by kind and type.
+
+    Admission refuses a second primary registration. Two that are written at the same moment may both pass.
+    """
+    found: dict[str, dict[Pair, str]] = {}
+    for pair, (first, *others) in _primary(registrations).items():
+        for each in others:
+            found.setdefault(each, {})[pair] = first
+    return found
+
+
+def _primary(registrations: Registrations) -> dict[Pair, list[str]]:
+    """Names of the primary registrations of each kind and type, the oldest first; by name, if they are equally old."""
+    found: dict[Pair, list[str]] = {}
+    ordered = sorted(
+        _not_deleted(registrations), key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name)
+    )
+    for registration in ordered:
+        for resource in registration.spec.resources or ():
+            if resource.primary:
+                found.setdefault((resource.kind, resource.type), []).append(registration.metadata.name)
+    return found
 
 
 def of_kind_extension(registrations: Registrations) -> list[ControllerResource]:

@@ -151,6 +151,10 @@ def check_deletion_confirmed(obj: KubeObject) -> Faults:
     return faults
 
 
+TWO_USERS = "the Project requires that two users delete a Shoot"
+"""Part of the message of a refused deletion, by which a controller knows why it must leave the deletion to a user."""
+
+
 def check_dual_approval(
     shoot: KubeObject, project: Project | None, user: str, *, by_controller: bool = False
 ) -> Faults:
@@ -169,13 +173,10 @@ def check_dual_approval(
         for each in (project.spec.dual_approval_for_deletion if project else None) or ()
     )
     if required and by_controller:
-        detail = "the Project requires that two users delete a Shoot, and a controller is no second user"
+        detail = f"{TWO_USERS}, and a controller is no second user"
         faults.forbidden(_ANNOTATIONS @ annotation, detail)
     elif required and shoot.metadata.annotations.get(annotation, user) == user:
-        detail = (
-            f"the Project requires that two users delete a Shoot, and {user} confirmed the deletion: another user must "
-            "delete it"
-        )
+        detail = f"{TWO_USERS}, and {user} confirmed the deletion: another user must delete it"
         faults.forbidden(_ANNOTATIONS @ annotation, detail)
     return faults
 

@@ -325,6 +325,7 @@ async def validate_controller_registration(review: Review, garden: Garden) -> li
     """It must be consistent, be the only primary of its kinds and types, and name ControllerDeployments that exist.
 
     Two registrations that are written at the same moment may both become primary: each review knows those before it.
+    The older one then counts, and the controller-manager installs no other (``api.decisions.installations``).
     """
     if review.object is None or review.deleting or not (review.spec_changed or _annotations_changed(review)):
         return []

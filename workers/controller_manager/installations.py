@@ -16,7 +16,7 @@ from typing import Any
 from api import resources
 from api.constants import CONTROLLER_INSTALLATION_REQUIRED
 from api.decisions.conditions import find_condition
-from api.decisions.installations import Facts, Plan, plan
+from api.decisions.installations import Facts, Plan, conflicts_of, plan
 from api.resources import Object, ObjectView
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
@@ -60,6 +60,8 @@ class _Reconciler:
         self._caches = caches
         self._faults: dict[str, tuple[str, ...]] = {}
         """Faults of each seed that an Event of its Seed shows already."""
+        self._conflicts: dict[str, str] = {}
+        """Conflict of each registration that an Event of the registration shows already."""
 
     async def reconcile(self, key: Key) -> None:
         """Change the installations of one Seed as the plan says."""
@@ -85,6 +87,7 @@ class _Reconciler:
         for each in wanted.delete:
             await self._delete(each, f"seed {key.name} does not need it")
         await self._tell(seed, wanted.faults)
+        await self._tell_conflicts()
 
     def _plan(self, seed: Object, installations: Iterable[ObjectView]) -> Plan:
         name = seed["metadata"]["name"]
@@ -119,6 +122,19 @@ class _Reconciler:
                 log.warning("seed %s: %s", name, fault)
                 await emit(self._client, seed, _COMPONENT, "ExtensionNotInstalled", fault, "Warning")
         self._faults[name] = faults
+
+    async def _tell_conflicts(self) -> None:
+        """Write an Event for each registration that is primary beside an older one, once per process."""
+        cache = self._caches.of(resources.CONTROLLER_REGISTRATION)
+        conflicts = conflicts_of(cache.list())
+        new = {name: said for name, said in conflicts.items() if self._conflicts.get(name) != said}
+        self._conflicts = conflicts
+        for name, said in new.items():
+            log.warning("%s", said)
+            if (registration := cache.get(name)) is not None:
+                about = {**registration, "apiVersion": resources.CONTROLLER_REGISTRATION.api_version}
+                about["kind"] = resources.CONTROLLER_REGISTRATION.kind
+                await emit(self._client, about, _COMPONENT, "TwoPrimaryRegistrations", said, "Warning")
 
 
 def _named(*fields: str) -> Any:

@@ -42,6 +42,7 @@ from api.model import ApiModel
 from api.resources import ObjectView, Resource, resource_of
 from api.seedmanagement.v1alpha1.managed_seed_set import ManagedSeedSet
 from api.times import timestamp
+from api.validation.operations import TWO_USERS
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
@@ -309,12 +310,26 @@ class ManagedSeedSetReconciler:
         await self._client.apply_blindly({**manifest, "metadata": metadata}, manager=MANAGER)
 
     async def _delete_shoot(self, shoot: ObjectView) -> None:
-        """Confirm the deletion of a Shoot, then delete it. A second run finds it confirmed, deleted or gone."""
+        """Confirm the deletion of a Shoot, then delete it. A second run finds it confirmed, deleted or gone.
+
+        A Project may require that another user deletes what the set has confirmed. The set then waits for that user.
+        """
         metadata = shoot["metadata"]
         if constants.CONFIRMATION_DELETION not in (metadata.get("annotations") or {}):
             confirmed = {"metadata": {"annotations": {constants.CONFIRMATION_DELETION: "true"}}}
             await patch_as_read(self._client, resources.SHOOT, shoot, confirmed)
-        await self._client.delete(resources.SHOOT, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+        name, namespace = metadata["name"], metadata["namespace"]
+        try:
+            await self._client.delete(resources.SHOOT, name, namespace, uid=metadata["uid"])
+        except Forbidden as refusal:
+            if TWO_USERS not in refusal.message:
+                raise
+            advice = (
+                f"{TWO_USERS}, and the set has confirmed the deletion: delete the Shoot as a user, by `kubectl -n "
+                f"{namespace} delete shoot {name}`, or let the selector of spec.dualApprovalForDeletion leave out the "
+                "Shoots of the set"
+            )
+            raise Forbidden(refusal.status, refusal.reason, refusal.doing, advice) from None
 
     async def _write_status(self, found: Object, status: ObjectView) -> Object:
         """Store fields of the status that differ; a None removes a field."""

@@ -230,3 +230,27 @@ def test_registrations_with_a_deployment_are_installed() -> None:
     assert deploys(registration())
     assert not deploys(registration(deploymentRefs=[]))
     assert not deploys({"spec": {}})
+
+
+def test_of_two_primary_registrations_the_older_one_is_installed() -> None:
+    """Admission may accept two that are written at the same moment."""
+
+    def born(name: str, second: int) -> dict[str, Any]:
+        made = registration(name=name)
+        return changed(made, "metadata.creationTimestamp", f"2026-11-26T05:00:0{second}Z")
+
+    for registrations in ([born("b", 1), born("a", 2)], [born("a", 2), born("b", 1)], [born("b", 1), born("c", 1)]):
+        made = plan(garden(*registrations, **NEEDED))
+
+        assert [each["spec"]["registrationRef"]["name"] for each in made.create] == ["b"]
+        [fault] = [each for each in made.faults if "the older ControllerRegistration b is, too" in each]
+        assert "Delete one of them" in fault
+
+
+def test_a_second_primary_registration_is_installed_when_the_first_one_is_deleted() -> None:
+    first, second = registration(name="a"), registration(name="b")
+
+    made = plan(garden({**first, "metadata": {**first["metadata"], **DELETING}}, second, **NEEDED))
+
+    assert [each["spec"]["registrationRef"]["name"] for each in made.create] == ["b"]
+    assert not [each for each in made.faults if "the older ControllerRegistration" in each]

@@ -11,6 +11,9 @@ import pytest
 
 from api import constants, resources
 from api.access import CONTROLLER_MANAGERS, OPERATORS
+from api.core.v1beta1.project import Project
+from api.meta import KubeObject
+from api.validation.operations import check_dual_approval
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import Forbidden, Invalid
@@ -280,6 +283,45 @@ class _RefusingClient(KubeClient):
         if obj["kind"] == "Shoot":
             raise Forbidden(403, "Forbidden", "creating Shoot", "quota exceeded")
         return await super().apply_blindly(obj, **kwargs)
+
+
+async def test_a_set_whose_project_requires_two_users_tells_how_to_scale_it_in(world, process, server):
+    """The set confirms the deletion of the Shoot, so it may not delete the Shoot, too."""
+    await world.admin.create(managed_seed_set())
+    await world.settle(process)
+    await world.change({"spec": {"replicas": 0}})
+    careful = _CarefulClient(endpoint_of(server.kubeconfig(PROCESS)))
+    try:
+        await world.settle(careful)
+    finally:
+        await careful.close()
+    [told, *_] = (await world.status())["conditions"]
+    assert told["reason"] == "StepFailed"
+    assert "delete the Shoot as a user, by `kubectl -n garden delete shoot pool-0`" in told["message"]
+    assert "leave out the Shoots of the set" in told["message"]
+
+    [shoot] = (await world.shoots()).values()
+    assert shoot["metadata"]["annotations"]["confirmation.gardener.cloud/deletion"] == "true"
+    await world.admin.delete(resources.SHOOT, "pool-0", GARDEN)
+    await world.settle(process)
+    assert not await world.shoots()
+    assert (await world.status())["conditions"][0]["reason"] == "AllReplicasReady"
+
+
+class _CarefulClient(KubeClient):
+    """A client of a user who may not delete the Shoots whose deletion it has confirmed."""
+
+    async def delete(self, res: resources.Resource, name: str, namespace: str | None = None, **rest: Any) -> bool:
+        if res != resources.SHOOT:
+            return await super().delete(res, name, namespace, **rest)
+        project = Project.model_validate(
+            {
+                "metadata": {"name": "garden"},
+                "spec": {"dualApprovalForDeletion": [{"resource": "shoots", "selector": {}}]},
+            }
+        )
+        shoot = KubeObject.model_validate({"metadata": {"name": name}})
+        raise Forbidden(403, "Forbidden", "deleting Shoot", str(check_dual_approval(shoot, project, PROCESS)))
 
 
 @pytest.mark.parametrize(

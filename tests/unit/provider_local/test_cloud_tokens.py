@@ -11,7 +11,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.provider_local.cloud import Clouds, cloud_errors, endpoint_in
-from kube.errors import Unauthorized
+from kube.errors import Forbidden, Unauthorized
 
 CONFIG = {
     "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
@@ -98,3 +98,16 @@ def test_a_refused_credential_is_explained(data: dict[str, str], reason: str) ->
     with pytest.raises(ApplicationError, match=reason) as refused, cloud_errors("asking", data):
         raise Unauthorized(401, "Unauthorized", "asking")
     assert refused.value.type == "ERR_INFRA_UNAUTHENTICATED"
+
+
+def test_an_error_of_the_cloud_names_what_the_cloud_has_refused() -> None:
+    message = 'User "tenant" cannot create resource "pods" in namespace "infra"'
+    refusal = Forbidden(403, "Forbidden", "applying Pod infra/machine-1", message)
+
+    with pytest.raises(ApplicationError) as error, cloud_errors("creating machine-1"):
+        raise refusal
+
+    assert error.value.message == (
+        "creating machine-1: the credentials may not do this in the cloud: applying Pod infra/machine-1: API server "
+        f"answered 403 Forbidden ({message})"
+    )
