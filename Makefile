@@ -48,7 +48,7 @@ test: venv packages browser ## Run all tests except slow ones; landscape tests b
 test-slow: venv packages ## Run tests that use one cluster for minutes: move, repair, rolling update, lost nodes, reconciliation without changes.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
-test-upgrade: venv packages ## Upgrade a cluster by one minor version of Kubernetes; the older version is compiled once.
+test-upgrade: venv packages ## Upgrade Kubernetes by a minor version, which is compiled once, and a landscape of an earlier version.
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## Run the tests that need no landscape.

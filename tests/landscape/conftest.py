@@ -20,10 +20,12 @@ class Landscape:
     """A landscape, used with the commands that a user has."""
 
     name: str
+    bin: Path = BIN
+    """Directory of the commands; those of an earlier version make a landscape of that version."""
 
     def gardener(self, *arguments: str, timeout: float = 120) -> str:
         """Output of ``gardener landscape ... --name``; fails the test with all it said if it fails."""
-        return run(BIN / "gardener", "landscape", *arguments, "--name", self.name, timeout=timeout)
+        return run(self.bin / "gardener", "landscape", *arguments, "--name", self.name, timeout=timeout)
 
     def kubectl(self, cluster: str, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
         return run(*self.argv(cluster, *arguments), stdin=stdin, timeout=timeout)

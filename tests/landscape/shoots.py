@@ -175,7 +175,7 @@ class Shoot:
 
     def gardener(self, *arguments: str, timeout: float = 60) -> str:
         environment = f"GARDENER_LANDSCAPE={self.landscape.name}"
-        return run("env", environment, BIN / "gardener", *arguments, timeout=timeout)
+        return run("env", environment, self.landscape.bin / "gardener", *arguments, timeout=timeout)
 
     def flow(self, workflow_id: str = "") -> dict[str, Any]:
         """The newest operation, or the operation with this id."""
