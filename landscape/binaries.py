@@ -568,9 +568,8 @@ async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mappi
     """A go.mod that takes the upstream module from a copy in which the tool's ``emptied`` files are empty."""
     assert tool.emptied is not None
     module, files = tool.emptied
-    loaded = await run(go, "mod", "download", "-json", module, environment=environment, directory=tool.module)
     copied = scratch / "source"
-    await run("cp", "--recursive", "--no-preserve=mode", json.loads(loaded)["Dir"], copied)
+    await run("cp", "--recursive", "--no-preserve=mode", await _files_of(go, tool, module, environment), copied)
     for file in files:
         nothing = f"package {Path(file).parent.name}\n" if file.endswith(".go") else ""
         write_file(copied / file, nothing.encode())
@@ -579,6 +578,16 @@ async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mappi
     with (scratch / "go.mod").open("a") as patched:
         patched.write(f"\nreplace {module} => {copied}\n")
     return scratch / "go.mod"
+
+
+async def published_files(tool: Tool, module: str, progress: Progress) -> Path:
+    """Directory of the files that a Go module contains, in the version that the tool is built from."""
+    return await _files_of(await _go(progress), tool, module, dict(os.environ) | GO_ENVIRONMENT)
+
+
+async def _files_of(go: str, tool: Tool, module: str, environment: Mapping[str, str]) -> Path:
+    loaded = await run(go, "mod", "download", "-json", module, environment=environment, directory=tool.module)
+    return Path(json.loads(loaded)["Dir"])
 
 
 async def _compile(

@@ -10,7 +10,7 @@ import base64
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from api.constants import GARDEN_NAMESPACE, POD_SECURITY_ENFORCE, ROLE, ROLE_EXTENSION, SEED_NAMESPACE_PREFIX
@@ -31,6 +31,12 @@ HOOK = "helm.sh/hook"
 _GENERIC = "generic-garden-kubeconfig"
 _VOLUME, _MOUNT = "garden-kubeconfig", "/var/run/secrets/gardener.cloud/garden/generic-kubeconfig"
 KUBECONFIG_PATH = f"{_MOUNT}/kubeconfig"
+_TOKEN_VOLUME_PREFIX = "kube-api-access-"
+_TOKEN_VOLUME = f"{_TOKEN_VOLUME_PREFIX}gardener"
+_TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_TOKEN_SECONDS = 12 * 60 * 60
+_TOKEN_SECONDS_ANNOTATION = "projected-token-mount.resources.gardener.cloud/expiration-seconds"
+_SKIP_TOKEN_LABEL = "projected-token-mount.resources.gardener.cloud/skip"
 _ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
@@ -144,15 +150,8 @@ def with_garden_access(obj: ObjectView, generic: str, seed: str) -> Object:
     the seed by ``SEED_NAME``. Containers that have ``GARDEN_KUBECONFIG`` already keep theirs.
     """
     found = copy.deepcopy(dict(obj))
-    path = _TEMPLATES.get(str(obj.get("kind")))
-    if path is None:
-        return found
-    template: Any = found
-    for step in path:
-        template = (template or {}).get(step)
-    if not template or not template.get("spec"):
-        return found
-    if ((template.get("metadata") or {}).get("labels") or {}).get(INJECT_LABEL) == "false":
+    template = _pod_template(found)
+    if template is None or _labels(template).get(INJECT_LABEL) == "false":
         return found
     pod = template["spec"]
     for container in [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]:
@@ -176,6 +175,66 @@ def with_garden_access(obj: ObjectView, generic: str, seed: str) -> Object:
     }
     pod["volumes"] = [*(each for each in pod.get("volumes") or () if each["name"] != _VOLUME), volume]
     return found
+
+
+def with_api_access(obj: ObjectView, without: Container[tuple[str, str]]) -> Object:
+    """The object with a token of its ServiceAccount in each container of its pods, if the ServiceAccount mounts none.
+
+    ``without``: namespaces and names of the ServiceAccounts that mount none. Gardener's resource manager adds the token
+    to each new pod, and charts of extensions rely on that. Source: spec/resource-manager.md, "Projected token".
+    """
+    found = copy.deepcopy(dict(obj))
+    template = _pod_template(found)
+    if template is None or _SKIP_TOKEN_LABEL in _labels(template):
+        return found
+    pod = template["spec"]
+    volumes = pod.get("volumes") or ()
+    account = (found["metadata"].get("namespace", ""), pod.get("serviceAccountName") or "")
+    if account not in without or pod.get("automountServiceAccountToken") is False:
+        return found
+    if any(each["name"].startswith(_TOKEN_VOLUME_PREFIX) for each in volumes):
+        return found
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    seconds = int(annotations.get(_TOKEN_SECONDS_ANNOTATION) or _TOKEN_SECONDS)
+    mount = {"name": _TOKEN_VOLUME, "mountPath": _TOKEN_MOUNT, "readOnly": True}
+    for container in [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]:
+        container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+    namespace = {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+    volume = {
+        "name": _TOKEN_VOLUME,
+        "projected": {
+            "defaultMode": 0o644,
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": seconds}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {"downwardAPI": {"items": [namespace]}},
+            ],
+        },
+    }
+    pod["volumes"] = [*volumes, volume]
+    return found
+
+
+def accounts_without_token(objects: Iterable[ObjectView]) -> set[tuple[str, str]]:
+    """Namespaces and names of the ServiceAccounts whose pods get no token by themselves."""
+    return {
+        (each["metadata"].get("namespace", ""), each["metadata"]["name"])
+        for each in objects
+        if each["kind"] == "ServiceAccount" and each.get("automountServiceAccountToken") is False
+    }
+
+
+def _pod_template(obj: Object) -> Any:
+    """Pod template of an object, or the object itself if it is a Pod; None if it has none."""
+    path = _TEMPLATES.get(str(obj.get("kind")))
+    template: Any = obj if path is not None else None
+    for step in path or ():
+        template = (template or {}).get(step)
+    return template if template and template.get("spec") else None
+
+
+def _labels(obj: ObjectView) -> Mapping[str, str]:
+    return (obj.get("metadata") or {}).get("labels") or {}
 
 
 def hooks(objects: Iterable[ObjectView]) -> Iterator[ObjectView]:

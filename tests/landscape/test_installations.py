@@ -25,10 +25,10 @@ from tests.landscape.installations import (
     register,
     unregister,
 )
-from tests.landscape.shoots import Shoot, background, eventually
+from tests.landscape.shoots import CREATION, Shoot, background, eventually
 from tests.registries import CONFIG_MAP, Registry
 
-pytestmark = [pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(240, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(600, func_only=True)]
 
 PORT = 5443
 NO_VALUES = {"templates/a.yaml": '{{ required "set values.region of the ControllerDeployment" .Values.region }}'}
@@ -107,7 +107,7 @@ def test_extensions_that_cannot_be_installed_say_what_to_do_and_others_go_on(
         "NAME", "REGISTRATION", "SEED", "VALID", "INSTALLED", "HEALTHY", "PROGRESSING", "AGE",
     ]  # fmt: skip
     assert len(rows) == len(SEEDS) * 5
-    shoot.reconcile(60)
+    shoot.reconcile(CREATION)
 
     deploy(landscape, "no-values", raw_chart(NO_VALUES) | {"values": {"region": "# comment"}})
     deploy(landscape, "wrong-digest", {"ociRepository": {**chart, "digest": Registry().digest}})
@@ -127,14 +127,14 @@ def test_each_installation_ends_well_though_gardenlets_and_controller_manager_ar
     _kill(landscape, victims, lambda: bool(installations(landscape, *names)))
     _kill(landscape, victims, lambda: any(conditions(each) for each in installations(landscape, *names)))
     for name in names:
-        eventually(lambda: everywhere(landscape, name, GOOD), f"the installations of {name}", 90)
+        eventually(lambda: everywhere(landscape, name, GOOD), f"the installations of {name}", 120)
     for each in installations(landscape, *names):
         seed, namespace = each["spec"]["seedRef"]["name"], f"extension-{each['metadata']['name']}"
         landscape.kubectl(seed, "-n", namespace, "get", "configmap", "notes")
 
     landscape.kubectl("garden", "delete", "controllerregistrations", *names, "--wait=false")
     _kill(landscape, victims, lambda: len(installations(landscape, *names)) < len(names) * len(SEEDS))
-    eventually(lambda: not installations(landscape, *names), "the end of the installations", 90)
+    eventually(lambda: not installations(landscape, *names), "the end of the installations", 120)
     eventually(lambda: not _registered(landscape, names), "the end of the registrations", 30)
     landscape.kubectl("garden", "delete", "controllerdeployments", *names, "--timeout=30s")
     for seed in SEEDS:

@@ -1,5 +1,6 @@
 """Helm charts as their authors publish them, made in memory, and what those of this project render."""
 
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -12,9 +13,15 @@ CHART = "{apiVersion: v2, name: notes, version: 1.0.0}"
 
 
 def archive(files: dict[str, str], name: str = "notes") -> bytes:
-    """A compressed archive of a chart. ``files``: texts by their paths in the chart; ``Chart.yaml`` is added."""
+    """A compressed archive of a chart. ``files``: texts by their paths in the chart; ``Chart.yaml`` is added.
+
+    The same files always give the same bytes, and so the same digest.
+    """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as made:
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as made,
+    ):
         for path, text in {"Chart.yaml": CHART, **files}.items():
             info = tarfile.TarInfo(f"{name}/{path}")
             info.size = len(text.encode())

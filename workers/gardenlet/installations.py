@@ -179,6 +179,8 @@ class InstallationController:
             if access is not None:
                 placed = charts.with_garden_access(placed, access["metadata"]["name"], self._clusters.seed_name)
             objects.append(placed)
+        without = charts.accounts_without_token(objects)
+        objects = [charts.with_api_access(each, without) for each in objects]
         if access is not None:
             objects.append(access)
         named = (

@@ -235,6 +235,65 @@ async def test_pods_get_access_to_the_garden_with_an_identity_of_their_own(world
     assert account == {"name": "extension-notes-x", "namespace": "seed-seed-1"}
 
 
+ACCOUNT = """
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: notes, namespace: {{ .Release.Namespace }}}
+automountServiceAccountToken: false
+"""
+
+
+def with_account(**pod: Any) -> str:
+    spec = {"serviceAccountName": "notes", "containers": [{"name": "notes", "image": "notes"}], **pod}
+    metadata = {"name": "notes", "namespace": "{{ .Release.Namespace }}"}
+    return json.dumps(
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": {"spec": spec}}}
+    )
+
+
+async def test_pods_get_a_token_of_an_account_that_mounts_none(world: World) -> None:
+    """Gardener's charts rely on its resource manager for that."""
+    files = {"templates/a.yaml": ACCOUNT, "templates/b.yaml": with_account()}
+    world.garden.put(DEPLOYMENTS, deployment(files))
+    world.garden.put(INSTALLATIONS, installation())
+    async with world.running():
+        await world.condition("Valid", "True")
+        pod = (await world.manifests())["Deployment"]["spec"]["template"]["spec"]
+
+    [volume] = pod["volumes"]
+    sources = {kind: source for each in volume["projected"]["sources"] for kind, source in each.items()}
+    assert volume["name"] == "kube-api-access-gardener"
+    assert sources["serviceAccountToken"] == {"path": "token", "expirationSeconds": 43200}
+    assert sources["configMap"]["name"] == "kube-root-ca.crt"
+    [mount] = pod["containers"][0]["volumeMounts"]
+    assert mount == {
+        "name": "kube-api-access-gardener",
+        "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+        "readOnly": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("account", "pod"),
+    [
+        (ACCOUNT.replace("false", "true"), {}),
+        (ACCOUNT, {"automountServiceAccountToken": False}),
+        (ACCOUNT, {"serviceAccountName": "other"}),
+        (ACCOUNT, {"volumes": [{"name": "kube-api-access-own", "emptyDir": {}}]}),
+    ],
+    ids=["the API server mounts one", "the pod wants none", "another account", "the pod has one"],
+)
+async def test_other_pods_get_no_token(world: World, account: str, pod: dict[str, Any]) -> None:
+    files = {"templates/a.yaml": account, "templates/b.yaml": with_account(**pod)}
+    world.garden.put(DEPLOYMENTS, deployment(files))
+    world.garden.put(INSTALLATIONS, installation())
+    async with world.running():
+        await world.condition("Valid", "True")
+        made = (await world.manifests())["Deployment"]["spec"]["template"]["spec"]
+
+    assert "volumeMounts" not in made["containers"][0]
+
+
 async def test_a_deleted_installation_leaves_nothing(world: World) -> None:
     """Its objects go first, by the resource manager, which needs the namespace."""
     world.garden.put(DEPLOYMENTS, deployment({"templates/a.yaml": CONFIG_MAP}))
