@@ -1,4 +1,4 @@
-"""The taint of new nodes at a real API server: who removes it, when, and what an Event says until then."""
+"""The taint of new nodes at a real API server: when it goes, and what an Event says until then."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

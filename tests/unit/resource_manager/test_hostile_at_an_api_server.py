@@ -125,7 +125,7 @@ async def test_the_items_of_lists_are_applied(manager: Manager) -> None:
     assert names == ["a", "b", "c"]
 
 
-@pytest.mark.row("ManagedResource", "a cluster-scoped object beside its definition is neither pruned nor created anew")
+@pytest.mark.row("ManagedResource", "a cluster-scoped object beside its definition is neither pruned nor created again")
 async def test_a_cluster_scoped_object_beside_its_definition_stays(manager: Manager) -> None:
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     definition = {
@@ -248,8 +248,8 @@ async def test_objects_that_a_limited_manager_may_not_write_harm_no_other(manage
     assert await manager.admin.find(SECRET, "s", manager.namespace) is None
 
 
-@pytest.mark.row("ManagedResource", "delete-on-invalid-update, deletion-propagation-on-invalid-update: created anew")
-async def test_an_object_that_cannot_be_updated_is_created_anew_if_allowed(manager: Manager) -> None:
+@pytest.mark.row("ManagedResource", "delete-on-invalid-update, deletion-propagation-on-invalid-update: created again")
+async def test_an_object_that_cannot_be_updated_is_created_again_if_allowed(manager: Manager) -> None:
     kind = resource_of("batch/v1", "Job")
 
     def job(image: str) -> Object:
