@@ -44,6 +44,9 @@ _INIT_UNIT = "gardener-node-init.service"
 _RESTRICTED_DOMAINS = ("kubernetes.io", "k8s.io")
 _ALLOWED_PREFIXES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
+_NOT_READY = {"key": constants.TAINT_CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule"}
+"""Taint of a new Node whose critical components, such as kube-proxy, do not run yet."""
+
 _EVICTION_HARD = {
     "memory.available": "100Mi",
     "imagefs.available": "5%",
@@ -219,7 +222,8 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
         "imageGCLowThresholdPercent": 40,
         "protectKernelDefaults": True,
         "readOnlyPort": 0,
-        "registerWithTaints": list(node.pool.get("taints") or []),
+        # The resource manager removes the last taint once the node's critical components are ready.
+        "registerWithTaints": [*(node.pool.get("taints") or []), _NOT_READY],
         "rotateCertificates": True,
         "serverTLSBootstrap": True,
         "serializeImagePulls": False,

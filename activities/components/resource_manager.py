@@ -148,6 +148,7 @@ def _config(manager: ResourceManager) -> Manifest:
                 "enabled": manager.workers,
                 "maxDelay": f"{manager.longest_update_delay}s",
             },
+            "nodeCriticalComponents": {"enabled": manager.workers},
             "nodeAgentAccess": {"enabled": manager.workers, "machineNamespace": manager.namespace},
             "tokenRequestor": {"enabled": True, "class": "shoot"},
         },

@@ -196,6 +196,13 @@ class NetworkPolicyController(ApiModel):
     """None: Ingresses open no ports."""
 
 
+class NodeCriticalComponentsController(ApiModel):
+    enabled: bool = False
+    concurrent_syncs: int = Field(default=5, ge=1)
+    backoff: Duration = timedelta(seconds=10)
+    """Time after which a node whose critical components are not ready is checked again; events come sooner."""
+
+
 class Controllers(ApiModel):
     cluster_id: str = Field(default="", alias="clusterID")
     """Prefix of the origin annotation. ``<cluster>`` and ``<default>`` stand for the value in ConfigMap
@@ -209,8 +216,9 @@ class Controllers(ApiModel):
     csr_approver: CSRApproverController = Field(
         default=CSRApproverController(), validation_alias=AliasChoices("csrApprover", "kubeletCSRApprover")
     )
-    node: Lacking = Lacking()
-    node_critical_components: Lacking = Lacking()
+    node_critical_components: NodeCriticalComponentsController = Field(
+        default=NodeCriticalComponentsController(), validation_alias=AliasChoices("nodeCriticalComponents", "node")
+    )
     token_invalidator: Lacking = Lacking()
     node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
     node_agent_access: NodeAgentAccessController = NodeAgentAccessController()

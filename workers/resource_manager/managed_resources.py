@@ -456,6 +456,8 @@ class ManagedResourceController:
                     delete_claims=bool(managed_resource["spec"].get("deletePersistentVolumeClaims")),
                     keep_collectable=self._config.garbage_collector.enabled,
                 )
+                if pending and self._holds(reference, key_of(managed_resource)):
+                    return None, None
                 if pending:
                     await self._watch(reference)
             except ApiError as error:
@@ -472,6 +474,32 @@ class ManagedResourceController:
 
         results = await asyncio.gather(*(limited(reference) for reference in references))
         return [pending for pending, _ in results if pending], [error for _, error in results if error]
+
+    def _holds(self, reference: Reference, key: Key) -> bool:
+        """Whether an object in deletion is a ManagedResource that waits for the deletion of ManagedResource ``key``.
+
+        ManagedResources that own each other in a cycle would wait for each other for ever, and their namespace with
+        them.
+        """
+        if self._target is not self._source:
+            return False
+        seen: set[Key] = set()
+        waiting = [reference]
+        while waiting:
+            each = waiting.pop()
+            if (each.group, each.kind) != (MANAGED_RESOURCE.group, MANAGED_RESOURCE.kind):
+                continue
+            owner = Key(each.namespace, each.name)
+            if owner == key:
+                return True
+            if owner in seen:
+                continue
+            seen.add(owner)
+            if owner.namespace in self._namespaces or None in self._namespaces:
+                served = owner.namespace if owner.namespace in self._namespaces else None
+                found = self._source_caches.of(MANAGED_RESOURCE, served).get(owner.name, owner.namespace) or {}
+                waiting += [Reference.of(entry) for entry in (found.get("status") or {}).get("resources") or ()]
+        return False
 
     async def _delete(self, managed_resource: Object) -> Requeue | None:
         if not managed_resource["spec"].get("keepObjects"):

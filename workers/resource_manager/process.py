@@ -12,7 +12,7 @@ from kube.client import KubeClient, Object
 from kube.errors import NotFound
 from workers.lib.leader import run_as_leader
 from workers.lib.runtime import ConfigError, Health, load_config, run_until_signal
-from workers.resource_manager.config import ResourceManagerConfig
+from workers.resource_manager.config import NodeCriticalComponentsController, ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client
 from workers.resource_manager.managed_resources import ManagedResourceController
 
@@ -125,6 +125,8 @@ async def _controllers(
         connection = config.target_client_connection or config.source_client_connection
         resync = connection.cache_resync_period.total_seconds()
         parts.append(NodeAgentDelays(target, target_caches, shortest, longest, resync=resync).run())
+    if (critical := wanted.node_critical_components).enabled:
+        parts.append(_critical_components(target, critical))
     if wanted.node_agent_access.enabled:
         from workers.resource_manager.node_agent_access import NodeAgentAccess
 
@@ -146,6 +148,18 @@ async def _controllers(
         swept: tuple[str | None, ...] = chosen or (None,)
         parts.append(GarbageCollector(target, swept, wanted.garbage_collector.sync_period).run())
     return parts
+
+
+async def _critical_components(target: KubeClient, config: NodeCriticalComponentsController) -> None:
+    """Run the controller with caches of its own, which keep a small part of each object."""
+    from workers.resource_manager.critical_components import CriticalComponents, slim
+
+    caches = Caches(target, keep=slim)
+    try:
+        backoff = config.backoff.total_seconds()
+        await CriticalComponents(target, caches, workers=config.concurrent_syncs, backoff=backoff).run()
+    finally:
+        await caches.close()
 
 
 async def _side_by_side(parts: list[Coroutine[Any, Any, None]]) -> None:

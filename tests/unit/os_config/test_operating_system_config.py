@@ -172,7 +172,10 @@ def test_a_kubelet_sets_only_labels_that_it_may_set() -> None:
 def test_taints_of_the_pool_are_there_from_the_first_moment() -> None:
     """Pods must not land on a node before its taints do."""
     taints = [{"key": "gpu", "value": "true", "effect": "NoSchedule"}]
-    assert config.kubelet_configuration(node({"taints": taints}))["registerWithTaints"] == taints
+    assert config.kubelet_configuration(node({"taints": taints}))["registerWithTaints"] == [
+        *taints,
+        {"key": "node.gardener.cloud/critical-components-not-ready", "effect": "NoSchedule"},
+    ]
 
 
 def test_sysctls_of_the_pool_are_set() -> None:

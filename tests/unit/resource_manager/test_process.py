@@ -192,8 +192,6 @@ def test_gardeners_configuration_is_read():
     assert config.controllers.managed_resource.always_update is True
     assert config.controllers.csr_approver.machine_namespace == "shoot--foo--bar"
     assert [each.split(" ")[0] for each in config.lacking()] == [
-        "controllers.networkPolicy",
-        "controllers.nodeCriticalComponents",
         "webhooks.crdDeletionProtection",
         "webhooks.kubernetesServiceHost",
         "webhooks.projectedTokenMount",
