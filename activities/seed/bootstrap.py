@@ -3,6 +3,7 @@
 All objects are applied by name, so a second run changes nothing.
 """
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +47,8 @@ INGRESS_DNS = "seed-ingress"
 """DNSRecord of the seed's ingress domain."""
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
+_OLDEST = (1, 30)
+"""Oldest minor version of a seed's Kubernetes: its ValidatingAdmissionPolicies limit extensions and their pods."""
 _ACCEPTED_SECONDS = 2 * 60.0
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
@@ -67,6 +70,10 @@ class SeedActivities:
         """Remove the reconcile annotation from the Seed, and write to its status that it is being reconciled.
 
         An annotation that is written later stays, and a later workflow handles it.
+
+        Raises:
+            ApplicationError: the seed runs a version of Kubernetes that lacks what its components need. It passes
+                once the seed is upgraded, so the task is retried.
         """
         seed = await self._seed(task)
         annotations = seed["metadata"].get("annotations") or {}
@@ -74,6 +81,7 @@ class SeedActivities:
             metadata = {"resourceVersion": seed["metadata"]["resourceVersion"], "annotations": {OPERATION: None}}
             seed = await self._clusters.garden.patch(resources.SEED, task.name, None, {"metadata": metadata})
         await self._report(seed, task, "Processing", 0, "Seed reconciliation is running.", ready=False)
+        _check_version((await self._clusters.seed.request("GET", "/version"))["gitVersion"])
         return TaskResult()
 
     @activity.defn
@@ -271,6 +279,15 @@ class SeedActivities:
         trigger = await extension.asked_at(self._clusters.seed, *bucket)
         await extension.wait_extension_ready(self._clusters.seed_caches, *bucket, BACKUP_ENTRY.wait, trigger=trigger)
         return TaskResult(note=f"bucket {task.uid}")
+
+
+def _check_version(version: str) -> None:
+    """Raises ApplicationError if the seed's Kubernetes is older than ``_OLDEST``."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is not None and tuple(map(int, found.groups())) < _OLDEST:
+        wanted = ".".join(map(str, _OLDEST))
+        text = f"the seed runs Kubernetes {version}, and at least {wanted} is needed: upgrade the seed's cluster"
+        raise transient(ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM, text)
 
 
 def _operation_type(status: dict[str, Any]) -> str:

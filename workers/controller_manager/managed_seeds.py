@@ -77,11 +77,20 @@ async def run_managed_seed_controller(
     client: KubeClient, caches: Caches, config: ManagedSeedConfig, temporal: TemporalConnection
 ) -> None:
     """Run until cancelled."""
-    seeds, registered = caches.of(resources.SEED), caches.of(resources.MANAGED_SEED)
+    seeds, registered, shoots = (caches.of(each) for each in (resources.SEED, resources.MANAGED_SEED, resources.SHOOT))
     await seeds.synced()
     await registered.synced()
+
+    def of_shoot(event: WatchEvent) -> Iterable[Key]:
+        metadata = event.object["metadata"]
+        if event.type != "DELETED" or metadata["namespace"] != GARDEN_NAMESPACE:
+            return ()
+        named = [each for each in registered.list() if managed_seeds.shoot_name(each) == metadata["name"]]
+        return [Key(GARDEN_NAMESPACE, each["metadata"]["name"]) for each in named]
+
     controller = Controller("managed-seeds", _Reconciler(client, caches, config, temporal).reconcile, workers=2)
     controller.watch(registered)
+    controller.watch(shoots, keys=of_shoot)
     controller.watch(seeds, keys=_of_seed, when=lambda event: registered.get(*_place(event)) is not None)
     await controller.run()
 
@@ -128,6 +137,7 @@ class _Reconciler:
             await self._follow_template(owner, seed)
             await self._show_conditions(owner, seed)
         await self._pass_on_renewal(owner, seed)
+        await self._tell_missing_shoot(owner)
         return await self._keep_identity(owner, seed)
 
     async def _let_read_credentials(self, owner: Object) -> None:
@@ -161,6 +171,21 @@ class _Reconciler:
         if conditions != known:
             status = {"status": {"conditions": conditions}}
             await patch_as_read(self._client, resources.SHOOT, shoot, status, subresource="status")
+
+    async def _tell_missing_shoot(self, owner: Object) -> None:
+        """Say that the Shoot is gone, by force: no gardenlet is responsible for the ManagedSeed, so none says it."""
+        name = managed_seeds.shoot_name(owner)
+        if await self._client.find(resources.SHOOT, name, GARDEN_NAMESPACE) is not None:
+            return
+        text = (
+            f"Shoot {GARDEN_NAMESPACE}/{name} does not exist any more: delete the ManagedSeed, and Shoots of its Seed"
+        )
+        missing = {"type": managed_seeds.SHOOT_RECONCILED, "status": "False", "reason": "ShootMissing", "message": text}
+        known = (owner.get("status") or {}).get("conditions") or []
+        conditions = set_conditions(known, [missing], timestamp(datetime.now(UTC)))
+        if conditions != known:
+            change = {"status": {"conditions": conditions}}
+            await patch_as_read(self._client, resources.MANAGED_SEED, owner, change, subresource="status")
 
     async def _hide_conditions(self, owner: Object) -> None:
         shoot = await self._client.find(resources.SHOOT, managed_seeds.shoot_name(owner), GARDEN_NAMESPACE)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -221,6 +221,8 @@ class GardenletConfig(ApiModel):
     """Handlers of ExposureClasses that the seed serves, each by a gateway of its own."""
     feature_gates: Mapping[str, bool] = Field(default_factory=dict)
     """Gardener's feature gates by name; see ``workers.gardenlet.feature_gates``."""
+    log_level: Literal["debug", "info", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
     max_concurrent_activities: int = 200
     identity: str = "gardenlet"
 

@@ -44,7 +44,7 @@ from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.leader import run_as_leader
 from workers.lib.reload import follow_configuration
-from workers.lib.runtime import Health, kube_client, load_config, run_until_signal
+from workers.lib.runtime import Health, adjust_logging, kube_client, load_config, run_until_signal
 from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import connect, follow_certificate
 from workers.lib.token_requestor import TokenRequestor as GardenTokens
@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 async def run(config_path: str) -> None:
     """Run until SIGTERM. Activities in flight get 10 s to end; another gardenlet runs those that do not."""
     config = load_config(GardenletConfig, config_path)
+    adjust_logging(config.log_level, config.log_format)
     tracing = observe_requests("gardenlet", config.tracing)
     SecretsManager.key_algorithm = config.secrets.key_algorithm
     seed_name = config.seed_config.metadata["name"]

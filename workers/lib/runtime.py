@@ -101,6 +101,15 @@ def configure_logging(component: str, level: str = "INFO") -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
+def adjust_logging(level: str, style: str) -> None:
+    """Log with the level and the format of a configuration, once it has been read. ``style``: ``json`` or ``text``."""
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    if style == "text":
+        for handler in root.handlers:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+
 class Health:
     """Health endpoints of one process: ready once ``ready`` is set, alive while caches and controllers work.
 

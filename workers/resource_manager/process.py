@@ -11,7 +11,7 @@ from kube.cache import Caches
 from kube.client import KubeClient, Object
 from kube.errors import NotFound
 from workers.lib.leader import run_as_leader
-from workers.lib.runtime import ConfigError, Health, load_config, run_until_signal
+from workers.lib.runtime import ConfigError, Health, adjust_logging, load_config, run_until_signal
 from workers.resource_manager.config import NodeCriticalComponentsController, ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client
 from workers.resource_manager.managed_resources import ManagedResourceController
@@ -25,7 +25,7 @@ _FROM_CLUSTER, _FROM_CLUSTER_IF_ANY = "<cluster>", "<default>"
 async def run(config_path: str) -> None:
     """Run until a signal ends the process."""
     config = load_config(ResourceManagerConfig, config_path)
-    _configure_logging(config)
+    adjust_logging(config.log_level, config.log_format)
     for text in config.lacking():
         _log.warning("%s", text)
     health = Health()
@@ -34,14 +34,6 @@ async def run(config_path: str) -> None:
             server = await health.serve(address.of_health)
             stack.push_async_callback(server.cleanup)
         await run_until_signal(_serve(config, health))
-
-
-def _configure_logging(config: ResourceManagerConfig) -> None:
-    root = logging.getLogger()
-    root.setLevel(config.log_level.upper())
-    if config.log_format == "text":
-        for handler in root.handlers:
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
 
 async def _serve(config: ResourceManagerConfig, health: Health) -> None:

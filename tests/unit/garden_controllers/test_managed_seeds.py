@@ -10,6 +10,7 @@ from cryptography import x509
 
 from activities.secrets.keyring import write_key_file
 from api import resources
+from api.decisions.conditions import find_condition
 from tests.gardens import new_authority
 from tests.unit.api.shoots import SEED, SHOOT
 from tests.unit.garden_controllers.conftest import CORE
@@ -189,6 +190,13 @@ async def test_a_managed_seed_without_its_shoot_can_be_deleted(world, files):
     async with running(world, files):
         await until(lambda: identity(world))
         world.api.remove(f"{CORE}/shoots", "nested", "garden")
+
+        def told() -> bool:
+            status = world.api.find(MANAGED_SEEDS, "child", "garden").get("status") or {}
+            found = find_condition({"status": status}, "ShootReconciled")
+            return found.get("reason") == "ShootMissing" and "delete the ManagedSeed" in found["message"]
+
+        await until(told)
         await world.client.delete(resources.MANAGED_SEED, "child", "garden")
         await until(lambda: world.api.find(MANAGED_SEEDS, "child", "garden") is None)
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from api.resources import CONFIG_MAP
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
-from workers.lib.runtime import ConfigError
+from workers.lib.runtime import ConfigError, adjust_logging
 from workers.resource_manager import connections, process, run
 from workers.resource_manager.config import ClientConnection, Duration, ResourceManagerConfig
 
@@ -223,7 +223,8 @@ def test_logs_have_the_wanted_level_and_format(monkeypatch):
     root = logging.Logger("root of this test")
     root.addHandler(logging.StreamHandler())
     monkeypatch.setattr(logging, "getLogger", lambda *_: root)
-    process._configure_logging(ResourceManagerConfig.model_validate({"logLevel": "error", "logFormat": "text"}))
+    config = ResourceManagerConfig.model_validate({"logLevel": "error", "logFormat": "text"})
+    adjust_logging(config.log_level, config.log_format)
 
     record = logging.LogRecord("n", logging.ERROR, "", 0, "said", (), None)
     assert root.level == logging.ERROR

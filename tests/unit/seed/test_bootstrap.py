@@ -213,6 +213,23 @@ async def test_a_changed_seed_reports_processing_and_stays_ready(reporting: Runn
     assert conditions(reporting) == before
 
 
+@pytest.mark.parametrize(("version", "accepted"), [("v1.30.0", True), ("v2.0.1-a", True), ("v1.29.9-gke.5", False)])
+async def test_a_seed_with_an_old_version_of_kubernetes_is_not_made_ready(
+    reporting: Running, version: str, accepted: bool
+) -> None:
+    def answer(asked: web.Request) -> web.Response | None:
+        return web.json_response({"gitVersion": version}) if asked.path == "/version" else None
+
+    reporting.seed.answer = answer
+    if accepted:
+        await reporting.activities.report_seed_processing(TASK)
+    else:
+        with pytest.raises(ApplicationError, match=r"v1\.29\.9-gke\.5, and at least 1\.30 is") as old:
+            await reporting.activities.report_seed_processing(TASK)
+        assert (old.value.type, old.value.non_retryable) == ("ERR_RETRYABLE_CONFIGURATION_PROBLEM", False)
+    assert seed_of(reporting)["status"]["kubernetesVersion"] == version
+
+
 async def test_the_request_is_removed_when_the_work_begins(reporting: Running) -> None:
     """One that comes later is served by a later workflow, so the end leaves it."""
     asked = {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}
