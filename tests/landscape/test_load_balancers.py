@@ -62,7 +62,7 @@ def address_of(service: dict[str, Any]) -> str:
 
 
 def asked(address: str) -> str:
-    """What the Service answers; empty if it does not."""
+    """Answer of the Service; empty if there is none."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/", timeout=2) as answer:

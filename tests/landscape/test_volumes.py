@@ -154,7 +154,7 @@ def test_what_a_disk_cannot_do_is_told_at_the_claim(volumes: Volumes) -> None:
     eventually(told, "the claim tells why it gets no volume", 30)
 
 
-def test_a_volume_of_somebody_else_cannot_be_reached(volumes: Volumes) -> None:
+def test_a_volume_that_names_a_disk_elsewhere_is_refused(volumes: Volumes) -> None:
     """The handle names a disk of this Shoot's namespace in the cloud, whatever an owner writes there."""
     volume = {
         "apiVersion": "v1",

@@ -1,0 +1,68 @@
+"""A volume and an address of a Shoot survive hibernation and a move of the control plane, and go with the Shoot."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.landscape import pods
+from tests.landscape.conftest import Landscape
+from tests.landscape.shoots import Shoot, eventually
+from tests.landscape.test_load_balancers import Balanced, address_of, asked
+from tests.landscape.test_volumes import Volumes, claim
+
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+
+_SECONDS = 240.0
+
+
+@pytest.fixture
+def keeper(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    shoot = Shoot(landscape, "keeper", tmp_path_factory.mktemp("kubeconfigs"))
+    with shoot.created():
+        yield shoot
+
+
+def _hibernated(shoot: Shoot, hibernated: bool) -> None:
+    shoot.change({"hibernation": {"enabled": hibernated}})
+    path = f"jsonpath={{.status.hibernated}}={str(hibernated).lower()}"
+    shoot.garden("wait", f"--for={path}", f"shoot/{shoot.name}", f"--timeout={_SECONDS:.0f}s", timeout=_SECONDS + 10)
+    shoot.wait_until_reconciled(_SECONDS)
+
+
+def test_volume_and_address_survive_hibernation_and_a_move_and_go_with_the_shoot(keeper: Shoot) -> None:
+    volumes, balanced = Volumes(keeper), Balanced(keeper)
+    volumes.apply(pods.namespace(), claim("data"))
+    volumes.start("writer", "data")
+    volumes.run("writer", "echo kept > /data/file")
+    balanced.apply(pods.python("balanced", 1, pods.WEB))
+    address = address_of(balanced.service("public"))
+    eventually(lambda: asked(address), "the Service answers", 60)
+    volumes.stop("writer")
+    volume = volumes.get("pvc", "data")["spec"]["volumeName"]
+
+    _hibernated(keeper, True)
+    assert volume in volumes.disks()
+    assert len(balanced.in_cloud()) == 1
+    _hibernated(keeper, False)
+    volumes.start("reader", "data")
+    assert volumes.run("reader", "cat /data/file") == "kept"
+    assert address_of(balanced.wait("public")) == address
+    eventually(lambda: asked(address), "the Service answers after the hibernation", 90)
+
+    keeper.gardener("shoot", "move", keeper.reference, "--to", keeper.other_seed)
+    keeper.wait_until_reconciled(_SECONDS)
+    keeper.has_moved()
+    assert volumes.run("reader", "cat /data/file") == "kept"
+    assert asked(address)
+    volumes.apply(claim("second"))
+    volumes.start("writer", "second")
+    assert len(volumes.disks()) == 2, "the destination makes disks"
+
+    keeper.delete()
+    infrastructure = f"infra-{keeper.technical_id}"
+    listed = json.loads(keeper.landscape.kubectl("cloud", "get", "disks,services", "-A", "-o", "json"))
+    assert not [each for each in listed["items"] if each["metadata"]["namespace"] == infrastructure]
+    assert not asked(address)
+    files = keeper.landscape.directory / "cloud/disks"
+    assert not [each for each in (files / "attached").glob(f"{infrastructure}/*/*") if each.is_mount()]
