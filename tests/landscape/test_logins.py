@@ -4,21 +4,20 @@ cluster itself. The providers change their keys, and the owner changes the Confi
 
 import base64
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from landscape import extensions
 from tests import oidc
 from tests.landscape import https
-from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import CREATION, NAMESPACE, Shoot, eventually, refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
@@ -77,30 +76,36 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def extension(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The process of the extension beside the seed, with a token of its ServiceAccount."""
-    landscape.kubectl("garden", "apply", "-f", str(EXAMPLE / "controllerregistration.yaml"))
-    landscape.kubectl(SEED, "apply", "-f", str(EXAMPLE / "rbac.yaml"))
-    directory = tmp_path_factory.mktemp("extension")
-    token = landscape.kubectl(SEED, "-n", f"extension-{TYPE}", "create", "token", TYPE, "--duration=2h")
-    kubeconfig: dict[str, Any] = yaml.safe_load((landscape.directory / f"kubeconfigs/{SEED}.yaml").read_text())
-    for user in kubeconfig["users"]:
-        user["user"] = {"token": token.strip()}
-    (directory / "seed.yaml").write_text(yaml.safe_dump(kubeconfig))
-    (directory / "config.yaml").write_text(
-        json.dumps({"seedClientConnection": {"kubeconfig": str(directory / "seed.yaml")}})
-    )
-    with (directory / "extension.log").open("w") as output:
-        process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/gardener-{landscape.name}-{SEED}", "--",
-             str(BIN / "gardener"), "worker", TYPE, "--config", str(directory / "config.yaml")],
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        yield
-        process.terminate()
-        process.wait(10)
-    landscape.kubectl(SEED, "delete", "-f", str(EXAMPLE / "rbac.yaml"), "--timeout=60s")
-    landscape.kubectl("garden", "delete", "controllerregistration", TYPE, "--timeout=30s")
+def extension(landscape: Landscape) -> Iterator[None]:
+    """The extension as pods of its chart, which the gardenlets install."""
+    registration = yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text())
+    registration["spec"]["deployment"] = {"deploymentRefs": [{"name": TYPE}], "policy": "Always"}
+    deployment = {
+        "apiVersion": "core.gardener.cloud/v1",
+        "kind": "ControllerDeployment",
+        "metadata": {"name": TYPE},
+        "helm": {
+            "rawChart": base64.b64encode(extensions.packaged(extensions.CHARTS / TYPE)).decode(),
+            "values": {"replicas": 1},
+        },
+    }
+    for each in (deployment, registration):
+        landscape.kubectl("garden", "apply", "--server-side", "-f", "-", stdin=json.dumps(each))
+    eventually(lambda: _is_healthy(landscape), f"a healthy ControllerInstallation of {TYPE} for {SEED}", 180)
+    yield
+    landscape.kubectl("garden", "delete", "controllerregistration", TYPE, "--timeout=90s")
+    landscape.kubectl("garden", "delete", "controllerdeployment", TYPE, "--timeout=30s")
+
+
+def _is_healthy(landscape: Landscape) -> bool:
+    fields = f"--field-selector=spec.registrationRef.name={TYPE},spec.seedRef.name={SEED}"
+    found = json.loads(landscape.kubectl("garden", "get", "controllerinstallations", fields, "-o", "json"))["items"]
+    conditions = {
+        (condition["type"], condition["status"])
+        for each in found
+        for condition in (each.get("status") or {}).get("conditions", [])
+    }
+    return conditions >= {("Installed", "True"), ("Healthy", "True"), ("Progressing", "False")}
 
 
 @pytest.fixture(scope="module")
