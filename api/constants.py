@@ -152,6 +152,8 @@ the annotation."""
 REFUSED_CONFIGURATION = "node-agent.gardener.cloud/refused-configuration"
 """Annotation of a Node, not in Gardener: checksum of a configuration with which the kubelet did not start, and the
 kubelet's last words. The node agent has gone back to the configuration before."""
+KUBELET_ERROR = "node-agent.gardener.cloud/kubelet-error"
+"""Annotation of a node agent's Lease, not in Gardener: the kubelet's last error while the machine has no Node yet."""
 NODE_AGENT_DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 SHOOT_NEEDS_RETRY = "maintenance.shoot.gardener.cloud/needs-retry-operation"
 CONTROL_PLANE_MIGRATION = "shoot.gardener.cloud/control-plane-migration"

@@ -59,7 +59,11 @@ def shoot_objects() -> list[Manifest]:
         base.role(
             name,
             "kube-system",
-            [base.rule("core", "secrets", "get list watch create update patch delete")],
+            [
+                base.rule("core", "secrets", "get list watch create update patch delete"),
+                # Of node agents: a machine that has not joined says there why.
+                base.rule("coordination.k8s.io", "leases", "get delete"),
+            ],
         ),
         base.binding(name, [base.account(NAME)], role=name, namespace="kube-system"),
     ]

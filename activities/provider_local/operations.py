@@ -33,7 +33,8 @@ from api.decisions.shoot_state import unpacked_machine_state
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
 from api.machine.codes import MachineCode
-from api.machine.names import FORCE_DELETION_LABEL, NAME_LABEL
+from api.machine.names import FORCE_DELETION_LABEL, KUBELET_SAYS, NAME_LABEL
+from api.machine.objects import phase_of
 from api.model import ApiModel
 from api.resources import (
     DEPLOYMENT,
@@ -338,9 +339,10 @@ class ProviderLocalActivities:
 
         unsubscribe = [each.subscribe(lambda _: changed.set()) for each in (deployments, machines)]
         try:
-            await heartbeating(until_nothing(), details=lambda: state)
+            await heartbeating(until_nothing(), details=lambda: "; ".join((state, *_joining(machines))))
         except TimeoutError:
-            raise TimeoutError(f"nothing has changed for {patience:.0f} s: {state}") from None
+            told = "".join(f"; {each}" for each in _joining(machines))
+            raise TimeoutError(f"nothing has changed for {patience:.0f} s: {state}{told}") from None
         finally:
             for each in unsubscribe:
                 each()
@@ -401,6 +403,14 @@ def _not_rolled_out(
         f"{name}: {status.get('availableReplicas', 0)} of {replicas} machines have joined,"
         f" {status.get('updatedReplicas', 0)} are new{_leaving(name, own)}"
     )
+
+
+def _joining(machines: Cache) -> Iterator[str]:
+    """Why machines have not joined, as their kubelets say. Not a change for which one would go on waiting."""
+    for each in machines.list():
+        description = _last_operation(each).get("description", "")
+        if phase_of(each) == "Pending" and KUBELET_SAYS in description:
+            yield f"machine {each['metadata']['name']}: {description}"
 
 
 def _leaving(name: str, machines: Objects) -> str:

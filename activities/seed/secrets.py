@@ -26,6 +26,7 @@ from activities.seed.shoot_state import not_restorable, read_shoot_state
 from api import constants
 from api.constants import ENCRYPTION_KEY, KEY_POPULATED
 from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.contracts.rotation import Phase
 from api.decisions import ssh
 from api.decisions.encryption import DEFAULT_PROVIDER, Encryption
 from api.decisions.shoot_state import NotRestorable, restored_secret
@@ -100,10 +101,14 @@ class SecretActivities:
     async def cleanup_secrets(self, request: CleanupSecrets) -> TaskResult:
         """Delete Secrets of the secrets manager that no activity of this flow has used; a second run finds them gone.
 
-        Run this only at the end of a flow whose tasks have all succeeded.
+        Run this only at the end of a flow whose tasks have all succeeded. While a rotation is prepared, this is also
+        when the garden gets the new client authority: the API server trusts it now.
         """
         task = request.task
-        manager = await self._load(task, await self._clusters.cluster(task.technical_id))
+        cluster = await self._clusters.cluster(task.technical_id)
+        manager = await self._load(task, cluster)
+        if _is_prepared(cluster.shoot):
+            await _apply(self._clusters.garden, _client_authority(task.shoot, manager, Which.CURRENT))
         deleted = await manager.cleanup(request.names)
         return TaskResult(note=f"{len(deleted)} unused secrets deleted")
 
@@ -124,11 +129,11 @@ class SecretActivities:
         await patch_cluster(self._clusters.seed, task.technical_id, {"metadata": {"annotations": annotations}})
 
     async def _publish(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
-        client_ca = manager.get(CLIENT_CA, Which.CURRENT)
+        # Until the API server trusts a new authority, a kubeconfig that it signed would be refused.
+        is_untrusted = _is_prepared(cluster.shoot) and manager.has_old(CLIENT_CA)
         copies = [
             _public_bundle(task.shoot, "ca-cluster", "shoot-ca", manager.get(CLUSTER_CA).data["bundle.crt"]),
-            garden_object(task.shoot, INTERNAL_SECRET.api_version, "InternalSecret", CLIENT_CA)
-            | {"type": "Opaque", "data": _encoded(client_ca.data)},
+            _client_authority(task.shoot, manager, Which.OLD if is_untrusted else Which.CURRENT),
         ]
         if not cluster.workerless:
             bundle = manager.get(KUBELET_CA).data["bundle.crt"]
@@ -223,6 +228,20 @@ def garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, 
             },
             "ownerReferences": [owner_reference(SHOOT, shoot.name, shoot.uid)],
         },
+    }
+
+
+def _is_prepared(shoot: Mapping[str, Any]) -> bool:
+    """Whether a rotation of the certificate authorities makes and distributes the new ones."""
+    rotation = ((shoot.get("status") or {}).get("credentials") or {}).get("rotation") or {}
+    return Phase((rotation.get("certificateAuthorities") or {}).get("phase") or "").preparing
+
+
+def _client_authority(shoot: ShootRef, manager: SecretsManager, which: Which) -> dict[str, Any]:
+    """The copy of the client authority with which the garden signs kubeconfigs."""
+    return garden_object(shoot, INTERNAL_SECRET.api_version, "InternalSecret", CLIENT_CA) | {
+        "type": "Opaque",
+        "data": _encoded(manager.get(CLIENT_CA, which).data),
     }
 
 

@@ -89,19 +89,71 @@ async def test_an_expired_kubeconfig_is_refused(cluster: Shoot) -> None:
     eventually(lambda: kubeconfig.status() == _UNAUTHORIZED, "the end of the kubeconfig", _LIFE_SECONDS + 30)
 
 
-@pytest.mark.timeout(CREATION + _HALF_SECONDS, func_only=True)
-def test_a_kubeconfig_is_accepted_while_its_authority_is_rotated_and_holds_the_completion(cluster: Shoot) -> None:
+def asked_until(shoot: Shoot, phase: str) -> list[Kubeconfig]:
+    """Ask for kubeconfigs until the rotation has reached a phase; the API server accepts each at once."""
+    asked: list[Kubeconfig] = []
+
+    def reached() -> bool:
+        rotation = shoot.get()["status"]["credentials"]["rotation"]["certificateAuthorities"]
+        asked.append(issued(shoot))
+        assert asked[-1].status() == 200, f"{rotation['phase']}, number {len(asked)}"
+        return bool(rotation["phase"] == phase)
+
+    eventually(reached, phase, _HALF_SECONDS)
+    return asked
+
+
+def named_by_completion(shoot: Shoot) -> set[str]:
+    """Kubeconfigs for which the completion of the rotation is refused."""
+    environment = f"GARDENER_LANDSCAPE={shoot.landscape.name}"
+    refusal = refused("env", environment, BIN / "gardener", "credentials", "complete", shoot.reference, "ca")
+    return set(re.findall(r"kubeconfig ([0-9a-f]{8}) of \S+ is valid until", refusal))
+
+
+@dataclass(frozen=True)
+class Rotating:
+    """A cluster whose rotation waits for its completion, and the kubeconfigs that it has got."""
+
+    old: Kubeconfig
+    """Of before the rotation."""
+    preparing: list[Kubeconfig]
+    """Asked for until phase Prepared; the last one in that phase."""
+
+
+@pytest.fixture(scope="module")
+def rotating(cluster: Shoot) -> Rotating:
     old = issued(cluster)
     assert old.status() == 200
-
     cluster.gardener("credentials", "rotate", cluster.reference, "ca")
-    cluster.wait_for_rotation("certificateAuthorities", "Prepared", _HALF_SECONDS)
-    new = issued(cluster)
-    assert new.certificate.issuer != old.certificate.issuer
-    assert (old.status(), new.status()) == (200, 200)
+    cluster.wait_for_rotation("certificateAuthorities", "Preparing", 60)
+    return Rotating(old, asked_until(cluster, "Prepared"))
 
-    environment = f"GARDENER_LANDSCAPE={cluster.landscape.name}"
-    refusal = refused("env", environment, BIN / "gardener", "credentials", "complete", cluster.reference, "ca")
-    named = set(re.findall(r"kubeconfig ([0-9a-f]{8}) of \S+ is valid until", refusal))
-    assert old.shown in named, refusal
-    assert new.shown not in named, refusal
+
+@pytest.mark.timeout(CREATION + _HALF_SECONDS, func_only=True)
+def test_a_kubeconfig_is_accepted_while_its_authority_is_rotated_and_holds_the_completion(
+    cluster: Shoot, rotating: Rotating
+) -> None:
+    """Those that the old authority signed, also after the start of the rotation, are recorded and named."""
+    old, preparing = rotating.old, rotating.preparing
+    assert preparing[-1].certificate.issuer != old.certificate.issuer
+    assert {each.status() for each in (old, *preparing)} == {200}
+
+    named = named_by_completion(cluster)
+    for each in (old, *preparing):
+        assert (each.shown in named) is (each.certificate.issuer == old.certificate.issuer), named
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(CREATION + 2 * _HALF_SECONDS, func_only=True)
+def test_a_kubeconfig_that_is_asked_for_during_the_completion_outlives_it(cluster: Shoot, rotating: Rotating) -> None:
+    named = sorted(named_by_completion(cluster))
+    cluster.gardener("credentials", "discard", cluster.reference, *named, "--reason", "no client has them")
+    cluster.gardener("credentials", "complete", cluster.reference, "ca")
+    cluster.wait_for_rotation("certificateAuthorities", "Completing", 60)
+
+    completing = asked_until(cluster, "Completed")
+
+    prepared = rotating.preparing[-1]
+    assert {each.certificate.issuer for each in completing} == {prepared.certificate.issuer}
+    assert {each.status() for each in (prepared, *completing)} == {200}
+    assert rotating.old.status() == _UNAUTHORIZED

@@ -1,11 +1,14 @@
 """Rights of node agents in a Shoot. tests/security/test_certificates_on_a_landscape.py attacks the policy itself."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from activities.components import node_agent_policy
+from activities.components import machine_controller_manager, node_agent_policy
 from activities.components.operating_system_config import rbac
+from api import constants
+from workers.gardenlet.care import checks
 
 
 def rights() -> set[tuple[str, str]]:
@@ -79,3 +82,33 @@ def reads_secrets(rule: dict[str, Any]) -> bool:
 def rules_of(policy: dict[str, Any]) -> list[dict[str, Any]]:
     rules: list[dict[str, Any]] = policy["spec"]["matchConstraints"]["resourceRules"]
     return rules
+
+
+@pytest.mark.attack(actor="T2", asset="A2", finding=10)
+def test_a_machine_says_very_much_in_place_of_its_kubelets_error_and_is_quoted_in_part() -> None:
+    """A machine without Node writes the text; the gardenlet copies it into a condition of the Shoot."""
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    lease = {
+        "metadata": {"name": "gardener-node-agent-m", "annotations": {constants.KUBELET_ERROR: "x" * 200_000}},
+        "spec": {"renewTime": now.isoformat(), "leaseDurationSeconds": 40},
+    }
+    kept = checks.outline_of_agent_lease(lease)
+    assert kept is not None
+
+    finding = checks.nodes(checks.Nodes([{"name": "pool", "minimum": 1}], "1.37.1", [], agent_leases=[kept]), now)
+
+    assert finding.reason == "MissingNodes"
+    assert finding.message.count("x") <= 300
+
+
+@pytest.mark.attack(actor="T2", asset="A3", finding=10)
+@pytest.mark.parametrize("verb", ["list", "watch", "create", "patch", "update"])
+def test_the_token_of_the_machine_controller_manager_writes_or_lists_leases_and_has_no_right(verb: str) -> None:
+    """It reads and deletes the Lease of a machine that has not joined."""
+    rules = [rule for each in machine_controller_manager.shoot_objects() for rule in each.get("rules") or ()]
+    assert not [rule for rule in rules if "leases" in rule["resources"] and {verb, "*"} & set(rule["verbs"])]
+    assert all(
+        each["metadata"]["namespace"] == "kube-system"
+        for each in machine_controller_manager.shoot_objects()
+        if any("leases" in rule["resources"] for rule in each.get("rules") or ())
+    )

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from api.constants import KUBELET_ERROR
 from api.decisions.conditions import find_condition
 from api.decisions.workload_identity import PURPOSE, TOKEN_REQUESTOR
 from api.machine.codes import MachineCode
-from api.machine.names import FORCE_DELETION_LABEL, NODE_LABEL, USER_DATA_KEY
+from api.machine.names import FORCE_DELETION_LABEL, KUBELET_SAYS, NODE_LABEL, USER_DATA_KEY
 from api.machine.objects import is_deleting, phase_of
-from api.resources import MACHINE, MACHINE_CLASS, NODE, SECRET
+from api.resources import LEASE, MACHINE, MACHINE_CLASS, NODE, SECRET
 from api.times import timestamp
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
@@ -38,6 +39,12 @@ _PATIENCE = timedelta(minutes=5)
 """A drain that takes longer than this, or than half of its timeout, is reported as a fault, although it may still
 succeed."""
 _LISTED_PODS = 5
+_JOINING_SECONDS = 15.0
+"""Seconds between two looks at what the kubelet of a machine without Node says."""
+_QUOTED = 300
+"""Maximum number of characters of the kubelet's error in a Machine's status: a machine writes it."""
+LEASE_PREFIX, LEASE_NAMESPACE = "gardener-node-agent-", "kube-system"
+"""Of the Lease of a machine's node agent."""
 _UNREADY_DRAIN = timedelta(minutes=5)
 """A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
 Gardener."""
@@ -138,13 +145,27 @@ class MachineController:
         if phase in ("", "Pending", "CrashLoopBackOff"):
             waited = age_of(machine["metadata"]["creationTimestamp"])
             allowed = self._creation_timeout(machine)
+            error = await self._error_of_kubelet(machine)
             if waited >= allowed:
-                await self._fail(machine, f"its node did not join within {allowed}")
+                await self._fail(machine, f"its node did not join within {allowed}{error}")
                 return None
-            if phase != "Pending":
-                await self._write_phase(machine, "Pending", "Create", "Processing", "Waiting for the node to join")
-            return Requeue((allowed - waited).total_seconds() + 1)
+            if error or phase != "Pending":
+                text = f"Waiting for the node to join{error}"
+                await self._write_phase(machine, "Pending", "Create", "Processing", text)
+            return Requeue(min((allowed - waited).total_seconds() + 1, _JOINING_SECONDS))
         return await self._unhealthy(machine, "its node object is gone")
+
+    async def _error_of_kubelet(self, machine: Object) -> str:
+        """Text with the kubelet's last error, which the node agent has written into its Lease; empty without one."""
+        name = f"{LEASE_PREFIX}{machine['metadata']['name']}"
+        try:
+            lease = await self._shoot.find(LEASE, name, LEASE_NAMESPACE)
+        except ApiError as error:
+            # An explanation less must not keep the machine from what is done with it.
+            _log.warning("reading Lease %s of machine %s: %s", name, machine["metadata"]["name"], error)
+            return ""
+        said = ((lease or {}).get("metadata", {}).get("annotations") or {}).get(KUBELET_ERROR, "")
+        return f"; {KUBELET_SAYS}: {said[:_QUOTED]}" if said else ""
 
     async def _with_node(self, machine: Object, node: Object) -> Requeue | None:
         listed = machine["spec"].get("nodeConditions")
@@ -241,6 +262,8 @@ class MachineController:
             await delete_token(self._shoot, machine)
             # The node is deleted first: while it exists, DaemonSets replace the pods that are deleted from it.
             await self._shoot.delete(NODE, machine["metadata"]["name"])
+            # With a Node as its owner, it goes with the Node. It has none if the machine has never joined.
+            await self._shoot.delete(LEASE, f"{LEASE_PREFIX}{machine['metadata']['name']}", LEASE_NAMESPACE)
             await nodes.forget_pods(self._shoot, machine["metadata"]["name"])
         except ApiError as error:
             if not forced:

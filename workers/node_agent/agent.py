@@ -92,13 +92,20 @@ class NodeAgent:
             await asyncio.gather(self._secret.close(), self._node.close())
 
     async def keep_lease(self) -> None:
-        """Renew the lease that shows that this agent lives, as long as its Node exists."""
+        """Renew the lease that shows that this agent lives.
+
+        Without a Node there is a lease only once the kubelet has had its time to register the Node: the lease then has
+        the kubelet's last error in an annotation. The policy of node agents protects the lease from others.
+        """
         await self._node.synced()
+        now = asyncio.get_running_loop().time
+        patient_until = now() + self._start_seconds
         while True:
             node = self._node.get(self._node_name)
-            if node is not None:
+            if node is not None or now() >= patient_until:
+                error_of_kubelet = "" if node is not None else _last_error(await self._system.last_lines(KUBELET_UNIT))
                 try:
-                    await self._client.apply_blindly(self._lease(node), manager=MANAGER)
+                    await self._client.apply_blindly(self._lease(node, error_of_kubelet), manager=MANAGER)
                 except ApiError as error:
                     log.warning("renewing the lease: %s", error)
             await asyncio.sleep(_LEASE_SECONDS)
@@ -225,14 +232,16 @@ class NodeAgent:
             log.info("restarting %s: requested by annotation", unit)
             await self._system.systemctl("restart", "--no-block", unit)
 
-    def _lease(self, node: Object) -> dict[str, Any]:
+    def _lease(self, node: Object | None, error_of_kubelet: str) -> dict[str, Any]:
+        owners = [owner_reference(NODE, self._node_name, node["metadata"]["uid"], controller=False)] if node else []
         return {
             "apiVersion": LEASE.api_version,
             "kind": "Lease",
             "metadata": {
                 "name": f"gardener-node-agent-{self._node_name}",
                 "namespace": "kube-system",
-                "ownerReferences": [owner_reference(NODE, self._node_name, node["metadata"]["uid"], controller=False)],
+                **({"ownerReferences": owners} if owners else {}),
+                **({"annotations": {constants.KUBELET_ERROR: error_of_kubelet}} if error_of_kubelet else {}),
             },
             "spec": {
                 "holderIdentity": f"gardener-node-agent-{self._node_name}",

@@ -233,6 +233,28 @@ def test_nodes(seen: Nodes, status: str, reason: str) -> None:
     assert (finding.type, finding.status, finding.reason) == ("EveryNodeReady", status, reason), finding.message
 
 
+@pytest.mark.parametrize(
+    ("machine", "ago", "said"),
+    [
+        ("n2", 5, "; machine n2: its kubelet says: invalid reservation"),
+        ("n2", 60, ""),  # of a machine that is gone
+        ("n1", 5, ""),  # of a machine that has joined since
+    ],
+)
+def test_a_missing_node_is_explained_by_its_kubelet(machine: str, ago: int, said: str) -> None:
+    agent = lease(f"gardener-node-agent-{machine}", ago=ago)
+    agent["metadata"]["annotations"] = {"node-agent.gardener.cloud/kubelet-error": "invalid reservation"}
+    kept = checks.outline_of_agent_lease(agent)
+    assert kept is not None
+
+    finding = checks.nodes(nodes(NODE, pools=[POOL, {"name": "b", "minimum": 1}], agent_leases=[AGENT, kept]), NOW)
+
+    if machine != "n1":
+        assert finding.message == f"pool b: 0 of at least 1 nodes have joined{said}"
+    else:
+        assert "its kubelet says" not in finding.message
+
+
 # Extensions
 
 WORKER = {

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
-from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
+from api.resources import LEASE, MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from kube.cache import Caches
-from kube.errors import ApiError, Unauthorized, Unreachable
+from kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.provider_local.fake_cloud import OneCloud
 from workers.machine_controller_manager import nodes
@@ -244,6 +244,54 @@ async def test_a_machine_whose_node_never_comes_has_failed(world: World) -> None
         await world.seed.until(lambda: world.phase == "Failed")
 
     assert "did not join within" in world.last_operation["description"]
+
+
+def _lease_that_says(error: str) -> dict[str, Any]:
+    annotations = {"node-agent.gardener.cloud/kubelet-error": error}
+    metadata = {"name": f"gardener-node-agent-{NAME}", "namespace": "kube-system", "annotations": annotations}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+
+
+async def test_a_machine_that_waits_for_its_node_quotes_its_kubelet(world: World) -> None:
+    """Its owner sees no log of a machine."""
+    await world.shoot.create(_lease_that_says("invalid reservation" + "x" * 1000))
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: "kubelet" in world.last_operation.get("description", ""))
+
+    assert (world.phase, world.last_operation["state"]) == ("Pending", "Processing")
+    assert "Waiting for the node to join; its kubelet says: invalid res" in world.last_operation["description"]
+    assert len(world.last_operation["description"]) < 400
+
+
+async def test_a_machine_whose_node_never_came_quotes_its_kubelet(world: World) -> None:
+    await world.shoot.create(_lease_that_says("invalid reservation"))
+    await world.add_machine(creationTimeout="0s")
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Failed")
+
+    assert "did not join within 0:00:00; its kubelet says: invalid reservation" in world.last_operation["description"]
+
+
+async def test_a_machine_that_never_joined_leaves_no_lease(world: World) -> None:
+    await world.shoot.create(_lease_that_says("invalid reservation"))
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.seed.delete(MACHINE, NAME, NAMESPACE)
+        await world.seed.until(lambda: world.machine is None)
+
+    assert world.shoot.of(LEASE) == []
+
+
+async def test_a_lease_that_may_not_be_read_does_not_hold_a_machine(world: World) -> None:
+    """In a cluster whose roles are of the version before."""
+    world.shoot.refuse("get", LEASE, Forbidden(403, "Forbidden", "no"))
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.seed.until(lambda: world.phase == "Running")
 
 
 async def test_a_machine_of_an_unready_node_is_unknown_first_and_failed_later(world: World) -> None:

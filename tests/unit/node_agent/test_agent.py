@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,7 @@ from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, Usage
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.node_agent.fake_system import FakeSystem
+from workers.node_agent import agent as agent_module
 from workers.node_agent.agent import NodeAgent, _seconds
 from workers.node_agent.config import NodeAgentConfig
 
@@ -150,6 +152,35 @@ async def test_the_lease_belongs_to_the_node(api: ApiServer, agent: NodeAgent) -
     lease = api.find(LEASES, "gardener-node-agent-machine-1", "kube-system")
     assert lease is not None
     assert lease["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+
+
+async def test_a_machine_without_node_says_why_in_its_lease(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    """A kubelet that never starts registers no Node, so there is no other object for the kubelet's error."""
+    name, error = "node-agent.gardener.cloud/kubelet-error", '"command failed" err="invalid reservation"'
+    system.journal = [f"E1125 21:20:20.841091    1060 run.go:72] {error}"]
+    api.put(SECRETS, secret("one"))
+    await until(lambda: api.find(LEASES, "gardener-node-agent-machine-1", "kube-system"))
+
+    lease = api.find(LEASES, "gardener-node-agent-machine-1", "kube-system")
+    assert lease is not None
+    assert lease["metadata"]["annotations"] == {name: error}
+    assert "ownerReferences" not in lease["metadata"]
+
+
+async def test_a_lease_says_nothing_of_a_kubelet_whose_node_is_there(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "_LEASE_SECONDS", 0.05)
+    system.journal = ["Error: too little memory"]
+    api.put(SECRETS, secret("one"))
+    lease = functools.partial(api.find, LEASES, "gardener-node-agent-machine-1", "kube-system")
+    await until(lease)
+    api.put(NODES, node())
+    await until(lambda: lease()["metadata"].get("ownerReferences"))  # type: ignore[index]
+
+    assert not lease()["metadata"].get("annotations")  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

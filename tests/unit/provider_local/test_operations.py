@@ -19,6 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.extension import Extension
+from activities.provider_local import operations
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ProviderLocalActivities
 from api.decisions.shoot_state import machine_state
@@ -236,6 +237,23 @@ async def test_a_worker_is_done_when_its_machines_have_joined(provider: Provider
         "shoot--dev--one-a-z1",
         "shoot--dev--one-b-z1",
     ]
+
+
+async def test_an_error_about_machines_that_do_not_join_quotes_their_kubelets(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of the Shoot reads it in status.lastErrors, and sees no log of a machine."""
+    monkeypatch.setattr(operations, "JOIN_SECONDS", 0.1)
+    said = "Waiting for the node to join; its kubelet says: invalid reservation"
+    status = {"currentStatus": {"phase": "Pending"}, "lastOperation": {"description": said, "state": "Processing"}}
+    metadata = {"name": "m", "namespace": CONTROL_PLANE, "labels": {"name": "shoot--dev--one-a-z1"}}
+    machine = {"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": metadata, "spec": {}}
+    await provider.seed.create({**machine, "status": status})
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("lastError"))
+
+    assert provider.status["lastError"]["description"].endswith(f"machine m: {said}")
 
 
 async def test_a_size_that_the_autoscaler_writes_meanwhile_stays(provider: Provider) -> None:

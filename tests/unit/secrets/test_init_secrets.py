@@ -79,6 +79,31 @@ async def test_the_garden_gets_public_bundles_and_the_client_authority(world):
     assert world.garden.names("Secret") == {"one.ssh-keypair"}
 
 
+@pytest.mark.parametrize("phase", ["Preparing", "PreparingWithoutWorkersRollout"])
+async def test_the_garden_signs_with_the_old_client_authority_until_the_api_server_trusts_the_new(world, phase):
+    """The new one is published at the end of the flow that has deployed the API server with both."""
+
+    def published():
+        client = world.garden.objects["InternalSecret", "garden-local", "one.ca-client"]
+        return base64.b64decode(client["data"]["ca.crt"])
+
+    await world.activities.init_secrets(TASK)
+    old = published()
+    state = {"phase": phase, "lastInitiationTime": "2030-01-01T00:00:00Z"}
+    world.shoot["status"] = {"credentials": {"rotation": {"certificateAuthorities": state}}}
+    for _ in range(2):  # a worker may die and run it again
+        made = await world.activities.init_secrets(TASK)
+        assert published() == old
+    for _ in range(2):
+        await world.activities.cleanup_secrets(CleanupSecrets(task=TASK, names=made.secrets))
+        new = published()
+        assert new != old
+
+    state["phase"] = "Prepared"
+    await world.activities.init_secrets(TASK)
+    assert published() == new
+
+
 async def test_extensions_find_the_generic_kubeconfig_by_the_clusters_annotation(world):
     await world.activities.init_secrets(TASK)
     annotations = world.seed.objects["Cluster", None, NAMESPACE]["metadata"]["annotations"]

@@ -12,6 +12,7 @@ from api import constants
 from api.decisions.conditions import Finding, find_condition
 from api.errors import ErrorCode
 from api.machine.codes import MachineCode
+from api.machine.names import KUBELET_SAYS
 from api.resources import ObjectView
 from kube.errors import AnswerTooLarge
 from workers.lib import health
@@ -192,11 +193,13 @@ def nodes(seen: Nodes, now: datetime) -> Finding:
         if has < pool["minimum"]:
             why, codes = _failed_machines(seen.machines)
             text = f"pool {pool['name']}: {has} of at least {pool['minimum']} nodes have joined{why}"
-            return bad("MissingNodes", text, codes)
+            return bad("MissingNodes", text + _said_by_kubelet(seen, agents, now), codes)
     expired = sum(lease_expired(each, now) for each in seen.leases)
     if expired and expired >= _EXPIRED_NODES * len(seen.nodes):
         return bad("NodeUnhealthy", f"leases of {expired} of {len(seen.nodes)} nodes have expired")
-    return _counted(seen) or Finding(type_, "True", "EveryNodeReady", "All nodes are ready.")
+    return _counted(seen, _said_by_kubelet(seen, agents, now)) or Finding(
+        type_, "True", "EveryNodeReady", "All nodes are ready."
+    )
 
 
 def _node_fault(
@@ -234,8 +237,11 @@ def _node_fault(
     return None
 
 
-def _counted(seen: Nodes) -> Finding | None:
-    """Finding if the number of nodes differs from the number of wanted machines; None if it does not."""
+def _counted(seen: Nodes, said: str) -> Finding | None:
+    """Finding if the number of nodes differs from the number of wanted machines; None if it does not.
+
+    ``said``: why a machine has not joined.
+    """
     if not seen.machine_deployments:
         return None
     type_ = constants.CONDITION_EVERY_NODE_READY
@@ -243,7 +249,8 @@ def _counted(seen: Nodes) -> Finding | None:
     has = len(seen.nodes)
     if has < wanted:
         why, codes = _failed_machines(seen.machines)
-        return Finding(type_, "False", "NodesScalingUp", f"{has} of {wanted} wanted nodes have joined{why}", codes)
+        text = f"{has} of {wanted} wanted nodes have joined{why}{said}"
+        return Finding(type_, "False", "NodesScalingUp", text, codes)
     if has > wanted:
         return Finding(
             type_, "False", "NodesScalingDown", f"{has - wanted} nodes more than the {wanted} wanted are there"
@@ -290,6 +297,16 @@ def outline_of_node(node: ObjectView, checksum_annotation: str) -> dict[str, Any
     }
 
 
+def _said_by_kubelet(seen: Nodes, agents: Mapping[str, ObjectView], now: datetime) -> str:
+    """The error of the kubelet of a machine that has no Node, as its node agent tells it; empty if none does."""
+    known = {node["metadata"]["name"] for node in seen.nodes}
+    for machine, lease in sorted(agents.items()):
+        error = (lease["metadata"].get("annotations") or {}).get(constants.KUBELET_ERROR)
+        if error and machine not in known and not lease_expired(lease, now):
+            return f"; machine {machine}: {KUBELET_SAYS}: {error[:_QUOTED]}"
+    return ""
+
+
 def outline_of_lease(lease: ObjectView) -> dict[str, Any]:
     """Fields that the checks read of a lease."""
     spec = lease.get("spec") or {}
@@ -301,7 +318,12 @@ def outline_of_lease(lease: ObjectView) -> dict[str, Any]:
 
 def outline_of_agent_lease(lease: ObjectView) -> dict[str, Any] | None:
     """Fields that the checks read of a node agent's lease; None for other leases of the namespace."""
-    return outline_of_lease(lease) if lease["metadata"]["name"].startswith(_NODE_AGENT_LEASE) else None
+    if not lease["metadata"]["name"].startswith(_NODE_AGENT_LEASE):
+        return None
+    outline = outline_of_lease(lease)
+    if error := (lease["metadata"].get("annotations") or {}).get(constants.KUBELET_ERROR):
+        outline["metadata"]["annotations"] = {constants.KUBELET_ERROR: error}
+    return outline
 
 
 def lease_expired(lease: ObjectView, now: datetime) -> bool:
