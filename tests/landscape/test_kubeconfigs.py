@@ -115,7 +115,7 @@ class Rotating:
     """A cluster whose rotation waits for its completion, and the kubeconfigs that it has got."""
 
     old: Kubeconfig
-    """Of before the rotation."""
+    """Issued before the rotation."""
     preparing: list[Kubeconfig]
     """Asked for until phase Prepared; the last one in that phase."""
 

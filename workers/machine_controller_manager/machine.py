@@ -44,7 +44,7 @@ _JOINING_SECONDS = 15.0
 _QUOTED = 300
 """Maximum number of characters of the kubelet's error in a Machine's status: a machine writes it."""
 LEASE_PREFIX, LEASE_NAMESPACE = "gardener-node-agent-", "kube-system"
-"""Of the Lease of a machine's node agent."""
+"""Prefix of the name, and namespace, of the Lease of a machine's node agent."""
 _UNREADY_DRAIN = timedelta(minutes=5)
 """A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
 Gardener."""

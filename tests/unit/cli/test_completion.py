@@ -1,4 +1,4 @@
-"""Completion in a shell offers names of what the garden and the Shoot have; nothing where they do not answer."""
+"""Completion in a shell offers names of objects of the garden and of the Shoot; none where they do not answer."""
 
 import asyncio
 import json

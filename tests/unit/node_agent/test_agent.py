@@ -155,9 +155,10 @@ async def test_the_lease_belongs_to_the_node(api: ApiServer, agent: NodeAgent) -
 
 
 async def test_a_machine_without_node_says_why_in_its_lease(
-    api: ApiServer, agent: NodeAgent, system: FakeSystem
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet that never starts registers no Node, so there is no other object for the kubelet's error."""
+    monkeypatch.setattr(agent_module, "_LEASE_SECONDS", 0.05)
     name, error = "node-agent.gardener.cloud/kubelet-error", '"command failed" err="invalid reservation"'
     system.journal = [f"E1125 21:20:20.841091    1060 run.go:72] {error}"]
     api.put(SECRETS, secret("one"))

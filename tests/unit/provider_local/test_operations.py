@@ -248,7 +248,8 @@ async def test_an_error_about_machines_that_do_not_join_quotes_their_kubelets(
     status = {"currentStatus": {"phase": "Pending"}, "lastOperation": {"description": said, "state": "Processing"}}
     metadata = {"name": "m", "namespace": CONTROL_PLANE, "labels": {"name": "shoot--dev--one-a-z1"}}
     machine = {"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": metadata, "spec": {}}
-    await provider.seed.create({**machine, "status": status})
+    await provider.seed.create(machine)
+    await provider.seed.patch(MACHINE, "m", CONTROL_PLANE, {"status": status}, subresource="status")
     await provider.trigger(pool("a"))
     async with provider.running():
         await provider.seed.until(lambda: provider.status.get("lastError"))

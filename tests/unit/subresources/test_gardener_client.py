@@ -278,7 +278,7 @@ async def garden(server: ApiServer, program: Path, tmp_path: Path) -> AsyncItera
 
 
 def inventions(said: Said, kind: str) -> list[str]:
-    """What the strict decoder does not know in an answer, without the fields that Gardener has added since."""
+    """Fields of an answer that the strict decoder does not know, without those that Gardener has added since."""
     fields = [each for error in said.unknown for each in re.findall(r'unknown field "([^"]+)"', error)]
     assert bool(fields) is bool(said.unknown), said.unknown
     bare = [re.sub(r"\[\d+\]", "[]", each).removeprefix("items[].") for each in fields]
