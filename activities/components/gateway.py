@@ -61,6 +61,9 @@ the end. A client that waits for such a connection cannot resolve the API server
 _REFRESHED = "5s"
 """Maximum age of a DNS answer about another seed's gateway."""
 
+_LEAVING_SECONDS = 10
+"""Time that a pod serves after its deletion: kube-proxy sends it new connections until it has noticed the deletion."""
+
 EXPOSURE = "apiserver-exposure"
 """ConfigMap in a control plane's namespace with the names that the gateway serves."""
 
@@ -403,6 +406,7 @@ def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manif
         memory="64Mi",
         mounts={"config": "/etc/envoy", "xds": XDS_DIRECTORY},
         ports={"tls": _SNI_TARGET_PORT, "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+        lifecycle={"preStop": {"sleep": {"seconds": _LEAVING_SECONDS}}},
     )
     return base.deployment(
         NAME,
@@ -416,6 +420,7 @@ def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manif
             # Envoy is reachable from the internet, and does not need a token of the seed.
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
+            "terminationGracePeriodSeconds": _LEAVING_SECONDS + 5,
             "topologySpreadConstraints": base.spread_over_hosts(SELECT),
             "initContainers": [controller],
             "containers": [proxy],

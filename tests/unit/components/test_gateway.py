@@ -159,6 +159,14 @@ def test_the_service_of_the_gateway_has_the_settings_of_the_seed():
     assert (made["spec"]["loadBalancerClass"], made["spec"]["externalTrafficPolicy"]) == ("fast", "Local")
 
 
+def test_a_pod_that_is_deleted_serves_until_clients_go_elsewhere():
+    objects = gateway.objects(internal_domain="internal.example.org")
+    pod = next(each for each in objects if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+    [proxy] = pod["containers"]
+
+    assert 5 <= proxy["lifecycle"]["preStop"]["sleep"]["seconds"] < pod["terminationGracePeriodSeconds"]
+
+
 # The controller next to Envoy
 
 
