@@ -73,6 +73,8 @@ def infrastructure_namespace(technical_id: str) -> str:
     return f"infra-{technical_id}"
 
 
+MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
+"""Label of a machine's pod and Secret in the cloud; its value is the name of the machine."""
 DISKS_VOLUME = "disks"
 """Name of the volume of a machine's pod in which the cloud attaches disks."""
 LOAD_BALANCER_LABEL = "local.provider.extensions.gardener.cloud/load-balancer"

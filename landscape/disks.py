@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from api.labels import ZONE
-from api.local import DISKS_VOLUME
+from api.local import DISKS_VOLUME, MACHINE_LABEL
 from api.quantities import parse_quantity
 from api.resources import DISK, POD
 from kube.cache import Cache, Key
@@ -22,7 +22,6 @@ from kube.controller import Controller
 from kube.edit import patch_as_read
 from landscape.plan import Plan
 from landscape.shell import run
-from workers.provider_local.driver import MACHINE_LABEL
 
 log = logging.getLogger("landscape.disks")
 

@@ -10,13 +10,12 @@ import logging
 
 import aiohttp
 
-from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
+from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
 from api.resources import ENDPOINT_SLICE, POD, SERVICE
 from kube.cache import Cache, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.objects import owner_reference
-from workers.provider_local.driver import MACHINE_LABEL
 
 log = logging.getLogger("landscape.load_balancers")
 

@@ -3,6 +3,7 @@
 The controllers of volumes and load balancers run in provider-local's own process: ``workers.provider_local.shoots``.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from api import images
@@ -30,8 +31,12 @@ _REGISTRY = "/var/lib/kubelet/plugins_registry"
 _ROLE = "extensions.gardener.cloud:provider-local:controllers"
 
 
-def manifests() -> list[Manifest]:
-    """All objects, for a ManagedResource of the shoot."""
+def manifests(machines_without_disks: Collection[str] = ()) -> list[Manifest]:
+    """All objects, for a ManagedResource of the shoot.
+
+    ``machines_without_disks``: names of machines of an earlier version. They have neither the image of the CSI driver
+    nor a directory for disks, so the driver does not run there.
+    """
     return [
         _account(ACCOUNT),
         {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": _ROLE}, "rules": _rules()},
@@ -56,7 +61,7 @@ def manifests() -> list[Manifest]:
         },
         storage_class(),
         _account(_NODE_PLUGIN),
-        _node_plugin(),
+        _node_plugin(machines_without_disks),
     ]
 
 
@@ -120,7 +125,7 @@ def _account(name: str) -> Manifest:
     }
 
 
-def _node_plugin() -> Manifest:
+def _node_plugin(without: Collection[str]) -> Manifest:
     """The driver on each node. It mounts where the kubelet and pods must see it, which needs a privileged container."""
     labels = {
         "app": _NODE_PLUGIN,
@@ -166,9 +171,19 @@ def _node_plugin() -> Manifest:
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 5,
                     "tolerations": [{"operator": "Exists"}],
+                    **_elsewhere(without),
                     "containers": [container],
                     "volumes": volumes,
                 },
             },
         },
     }
+
+
+def _elsewhere(names: Collection[str]) -> Manifest:
+    """Part of a pod that keeps it from the nodes with these names."""
+    if not names:
+        return {}
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(names)]
+    required = {"nodeSelectorTerms": [{"matchFields": others}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from activities.provider_local.bastion import LABEL
+from api.local import MACHINE_LABEL
 from landscape.plan import load
 from tests.landscape.bastions import (
     FROM,
@@ -26,7 +27,6 @@ from tests.landscape.bastions import (
     order,
 )
 from tests.landscape.shoots import Shoot, decoded, eventually, refused
-from workers.provider_local.driver import MACHINE_LABEL
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 

@@ -16,15 +16,13 @@ from activities.provider_local.provider import PROVIDER_TYPE, provider_section
 from activities.provider_local.storage import DISKS_PATH
 from api.errors import ErrorCode
 from api.labels import ZONE
-from api.local import DISKS_VOLUME, MachineProviderSpec
+from api.local import DISKS_VOLUME, MACHINE_LABEL, MachineProviderSpec
 from api.machine.codes import MachineCode
 from api.resources import MACHINE_CLASS, POD, SECRET
 from kube.cache import Cache
 from kube.client import KubeClient, WatchEvent
 from kube.errors import AlreadyExists
 from workers.machine_controller_manager.driver import MachineError, ResolvedClass
-
-MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
 
 _CODES: Mapping[str, MachineCode] = {
     ErrorCode.INFRA_UNAUTHENTICATED: MachineCode.UNAUTHENTICATED,

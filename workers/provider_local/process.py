@@ -82,7 +82,7 @@ async def run(config_path: str) -> None:
     )
     operations = Operations(temporal, config.seed_name)
     simple = [
-        ControlPlaneActuator(seed, caches),
+        ControlPlaneActuator(seed, caches, clouds),
         FlannelActuator(seed, caches),
         OperatingSystemConfigActuator(seed),
         DNSRecordActuator(seed),

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from api.local import MACHINE_LABEL
 from api.resources import DISK, POD
 from landscape.disks import FINALIZER, MOST_OF_MACHINE, Disks, Files, refusal, size_of
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
-from workers.provider_local.driver import MACHINE_LABEL
 
 NAMESPACE = "infra-a"
 MEBIBYTE = 1024 * 1024

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
+from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
 from api.resources import ENDPOINT_SLICE, POD
 from landscape import load_balancers
 from landscape.load_balancers import Backends, health_check_port
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
-from workers.provider_local.driver import MACHINE_LABEL
 
 NAMESPACE = "infra-a"
 

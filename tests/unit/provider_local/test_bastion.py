@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.extension import Extension
 from activities.provider_local.bastion import LABEL, BastionActuator, source_ranges
+from api.local import MACHINE_LABEL
 from api.resources import BASTION, POD, SECRET, SERVICE
 from kube.errors import Forbidden
 from tests.unit.kube.fake_cluster import FakeCluster
@@ -21,7 +22,6 @@ from tests.unit.provider_local.test_infrastructure_and_network import (
     KUBECONFIG,
     give_credentials,
 )
-from workers.provider_local.driver import MACHINE_LABEL
 
 NAME = "bastion-u"
 SCRIPT = b"#!/bin/bash -eu\nuseradd gardener\n"

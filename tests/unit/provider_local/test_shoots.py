@@ -14,6 +14,7 @@ from activities.provider_local.control_plane import ControlPlaneActuator
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.storage import ACCESS_SECRET, MANAGED_RESOURCE_NAME
 from api.constants import GARDEN_NAMESPACE, GENERIC_TOKEN_KUBECONFIG_NAME, OWNERSHIP_LEASE
+from api.local import DISKS_VOLUME, MACHINE_LABEL
 from api.resources import CLUSTER, CONTROL_PLANE, MANAGED_RESOURCE, NAMESPACE, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -31,6 +32,9 @@ from tests.unit.provider_local.test_infrastructure_and_network import (
     CONTROL_PLANE as TECHNICAL_ID,
 )
 from workers.provider_local.shoots import ShootControllers, is_wanted
+from workers.resource_manager.critical_components import runs_on
+
+CREDENTIALS = {"name": "cloudprovider", "namespace": TECHNICAL_ID}
 
 GENERIC = {
     **KUBECONFIG,
@@ -184,9 +188,10 @@ def test_which_shoots_are_served(plane: Any, shoot: Any, expected: bool) -> None
 
 async def test_a_control_plane_gets_a_token_and_a_class_and_a_move_leaves_the_class_in_the_shoot() -> None:
     seed = FakeCluster()
+    await give_credentials(seed, KUBECONFIG)
     caches = Caches(seed)
-    actuator = ControlPlaneActuator(seed, caches)
-    extension = Extension(CONTROL_PLANE, control_plane(), cluster())
+    actuator = ControlPlaneActuator(seed, caches, OneCloud(FakeCluster()))
+    extension = Extension(CONTROL_PLANE, control_plane(secretRef=CREDENTIALS), cluster())
     await actuator.reconcile(extension)
     await actuator.reconcile(extension)
     access = seed.objects[SECRET, TECHNICAL_ID, ACCESS_SECRET]
@@ -200,6 +205,27 @@ async def test_a_control_plane_gets_a_token_and_a_class_and_a_move_leaves_the_cl
     assert patched, "keepObjects is set before the deletion"
     assert not seed.of(MANAGED_RESOURCE)
     assert (SECRET, TECHNICAL_ID, ACCESS_SECRET) not in seed.objects
+    await caches.close()
+
+
+async def test_the_driver_runs_on_no_machine_of_an_earlier_version() -> None:
+    """Such a machine has no image of it: the shoot would not get healthy after an upgrade."""
+    seed, cloud = FakeCluster(), FakeCluster()
+    await give_credentials(seed, KUBECONFIG)
+    for name, volumes in (("older", []), ("newer", [{"name": DISKS_VOLUME}])):
+        metadata = {"name": name, "namespace": CLOUD_NAMESPACE, "labels": {MACHINE_LABEL: name}}
+        await cloud.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"volumes": volumes}})
+    caches = Caches(seed)
+    actuator = ControlPlaneActuator(seed, caches, OneCloud(cloud))
+
+    await actuator.reconcile(Extension(CONTROL_PLANE, control_plane(secretRef=CREDENTIALS), cluster()))
+
+    data = seed.objects[SECRET, TECHNICAL_ID, f"managedresource-{MANAGED_RESOURCE_NAME}"]["data"]
+    objects = [json.loads(base64.b64decode(each)) for each in data.values()]
+    [driver] = [each for each in objects if each["kind"] == "DaemonSet"]
+    pod = driver["spec"]["template"]["spec"]
+    nodes = [{"metadata": {"name": name}} for name in ("older", "newer")]
+    assert [runs_on(pod, node) for node in nodes] == [False, True]
     await caches.close()
 
 
