@@ -31,6 +31,7 @@ KINDS = {
         resources.SECRET,
         resources.CONTROLLER_DEPLOYMENT,
         resources.CONTROLLER_INSTALLATION,
+        resources.GARDENLET,
         resources.CREDENTIALS_BINDING,
         resources.CORE_BACKUP_BUCKET,
         resources.CORE_BACKUP_ENTRY,

@@ -97,6 +97,9 @@ WRITES: dict[str, tuple[str, ...]] = {
         "secrets garden-local/demo.monitoring"
     ),
     "activities.seed.secrets.SecretActivities._publish _apply": applied(*PUBLISHED),
+    "activities.seed.secrets.SecretActivities.cleanup_secrets _apply": applied(
+        f"{INTERNAL} garden-local/demo.ca-client"
+    ),
     "activities.seed.secrets.SecretActivities._publish _drop": ("delete secrets garden-local/demo.ssh-keypair.old",),
     "activities.seed.secrets._apply apply": applied(*PUBLISHED),
     "activities.seed.secrets._drop delete": ("delete secrets garden-local/demo.ssh-keypair.old",),
@@ -164,6 +167,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.managed_seeds.ManagedSeedController._tell patch": (
         f"patch {MANAGED_SEED}/status garden/nested",
     ),
+    "workers.gardenlet.network_policies.NetworkPolicyController._warn emit": EVENT,
     "workers.gardenlet.seed_care.SeedCare._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
     "workers.gardenlet.registration.register emit": EVENT,
