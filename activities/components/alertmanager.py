@@ -6,7 +6,7 @@ Receivers, delays and repetitions: as Gardener's.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from activities.components import monitoring
+from activities.components import connections, monitoring
 from activities.components.base import Manifest
 from activities.components.monitoring import Served
 from api import images
@@ -46,6 +46,8 @@ def objects(alertmanager: Alertmanager) -> list[Manifest]:
         cpu="5m",
         memory="20Mi",
         annotations=monitoring.checksum(served, alertmanager=config),
+        # The mail server of the owner.
+        pod_labels=connections.OUTSIDE,
         automountServiceAccountToken=False,
     )
     return [*monitoring.objects(served, "1Gi", alertmanager=config), deployment]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base, gateway
+from activities.components import base, connections, etcd, gateway
 from activities.components.base import Manifest
 from api import images
 from api.validation.logins import HEALTH_PATHS, NODE, RBAC, without_users_of
@@ -116,7 +116,8 @@ class ApiServer:
 
 def service(namespace: str) -> Manifest:
     """The Service by which the control plane and the gateway reach the API server. It excludes unready pods."""
-    return base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT}, labels=gateway.LABELS)
+    made = base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT}, labels=gateway.LABELS)
+    return connections.annotated(made, connections.of_api_server())
 
 
 def objects(server: ApiServer) -> list[Manifest]:
@@ -296,6 +297,13 @@ def _egress_selector() -> Manifest:
     }
 
 
+def _connections(server: ApiServer) -> dict[str, str]:
+    """Labels for what the API server connects to. It reaches networks of the Shoot by the tunnel alone."""
+    etcds = [connections.within(f"{etcd.name_of(role)}-client", etcd.CLIENT_PORT) for role in etcd.ROLES]
+    tunnel = connections.within(VPN_HOST, VPN_PROXY_PORT) if server.workers else {}
+    return {**connections.OWNERS_TARGETS, **etcds[0], **etcds[1], **tunnel}
+
+
 def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
     volumes, mounts = _secret_volumes(server)
     for item in files:
@@ -329,7 +337,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         replicas=server.replicas,
         # A running API server refuses another list of paths for anonymous clients, so a change of it rolls the pods.
         annotations={"checksum/anonymous": base.checksum(_anonymous(server))},
-        pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"} if server.workers else None,
+        pod_labels=_connections(server),
         pod={
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _TERMINATION_SECONDS,

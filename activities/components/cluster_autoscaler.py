@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from activities.components import base, own
+from activities.components import base, connections, own
 from activities.components.base import Manifest
 from api import images
 from api.constants import TAINT_CRITICAL_COMPONENTS_NOT_READY
@@ -97,6 +97,7 @@ def objects(autoscaler: Autoscaler) -> list[Manifest]:
         base.shoot_access(NAME, namespace),
         file,
         base.pod_disruption_budget(NAME, namespace, SELECT),
+        connections.metrics_service(NAME, namespace, SELECT, METRICS_PORT),
         _deployment(autoscaler, file),
     ]
 
@@ -131,6 +132,7 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         autoscaler.namespace,
         select=SELECT,
         replicas=autoscaler.replicas,
+        pod_labels={**connections.SHOOT_API, **connections.SEED_API},
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,

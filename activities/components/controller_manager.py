@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base
+from activities.components import base, connections
 from activities.components.base import Manifest
 from api import images
 
@@ -47,7 +47,9 @@ class ControllerManager:
 def objects(manager: ControllerManager) -> list[Manifest]:
     return [
         base.shoot_access(NAME, manager.namespace),
-        base.service(NAME, manager.namespace, select=SELECT, ports={"metrics": PORT}),
+        connections.annotated(
+            base.service(NAME, manager.namespace, select=SELECT, ports={"metrics": PORT}), connections.scraped(PORT)
+        ),
         base.pod_disruption_budget(NAME, manager.namespace, SELECT),
         _deployment(manager),
     ]
@@ -110,6 +112,7 @@ def _deployment(manager: ControllerManager) -> Manifest:
         manager.namespace,
         select=SELECT,
         replicas=manager.replicas,
+        pod_labels=connections.SHOOT_API,
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

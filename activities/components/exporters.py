@@ -7,7 +7,7 @@ second blackbox-exporter runs in the control plane, and probes the API server by
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from activities.components import base, priority
+from activities.components import base, connections, gateway, priority
 from activities.components.base import Manifest
 from api import images
 
@@ -105,6 +105,8 @@ def control_plane_blackbox_exporter(namespace: str, ca_bundle: str, replicas: in
         namespace,
         {API_SERVER: {"tls_config": {"ca_file": f"{_CA}/bundle.crt"}}},
         replicas,
+        # The name of the API server leads to a gateway, of this seed or of another one.
+        pod_labels={**connections.OUTSIDE, **connections.to_gateway(gateway.NAME, gateway.SNI_TARGET_PORT)},
         mounts={"ca": _CA},
         volumes=[base.secret_volume("ca", ca_bundle)],
         automountServiceAccountToken=False,
@@ -117,6 +119,7 @@ def _blackbox_exporter(
     modules: Mapping[str, Manifest],
     replicas: int = 1,
     *,
+    pod_labels: base.Labels | None = None,
     mounts: Mapping[str, str] | None = None,
     volumes: Sequence[Manifest] = (),
     **pod: Any,
@@ -151,6 +154,7 @@ def _blackbox_exporter(
             select=BLACKBOX_SELECT,
             labels=labels,
             replicas=replicas,
+            pod_labels=pod_labels,
             pod={
                 "serviceAccountName": BLACKBOX_EXPORTER,
                 "securityContext": base.non_root_pod(),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from activities.components import base, envoy, priority
+from activities.components import base, connections, envoy, priority
 from activities.components.base import Manifest
 from api import images
 from api.constants import EXPOSURE_CLASS_HANDLER, ROLE, ROLE_EXPOSURE_CLASS_HANDLER
@@ -28,7 +28,7 @@ SELECT = base.control_plane_labels(NAME)
 SNI_PORT = 443
 VPN_PORT = 8132
 PROXY_PORT = 8443
-_SNI_TARGET_PORT = 9443
+SNI_TARGET_PORT = 9443
 _CONTROLLER_PORT = 8080
 
 VPN_HEADER = "Reversed-VPN"
@@ -249,7 +249,7 @@ def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> lis
     nobody = _chain(_BLACKHOLE, ["blackhole.invalid"], _BLACKHOLE)
     return [
         # If only filter chains change, Envoy keeps the connections of all chains that stay the same.
-        envoy.listener("sni", "0.0.0.0", _SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
+        envoy.listener("sni", "0.0.0.0", SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
         # These listeners never change. Their routes are separate files, because a changed chain ends its connections.
         _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE),
         _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),
@@ -355,14 +355,13 @@ def _service(settings: Mapping[str, Any], place: Place) -> Manifest:
         place.namespace,
         select=SELECT,
         labels=_labels(place),
-        ports={"tls": (SNI_PORT, _SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+        ports={"tls": (SNI_PORT, SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
         type="LoadBalancer",
         externalTrafficPolicy=settings.get("externalTrafficPolicy") or "Cluster",
         **({"loadBalancerClass": settings["class"]} if settings.get("class") else {}),
     )
-    if annotations := settings.get("annotations"):
-        made["metadata"]["annotations"] = {**(made["metadata"].get("annotations") or {}), **annotations}
-    return made
+    clients = connections.of_gateway(SNI_TARGET_PORT, VPN_PORT, PROXY_PORT)
+    return connections.annotated(made, {**(settings.get("annotations") or {}), **clients})
 
 
 def bootstrap_config() -> Manifest:
@@ -405,7 +404,7 @@ def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manif
         cpu="50m",
         memory="64Mi",
         mounts={"config": "/etc/envoy", "xds": XDS_DIRECTORY},
-        ports={"tls": _SNI_TARGET_PORT, "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+        ports={"tls": SNI_TARGET_PORT, "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
         lifecycle={"preStop": {"sleep": {"seconds": _LEAVING_SECONDS}}},
     )
     return base.deployment(
@@ -414,6 +413,8 @@ def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manif
         select=SELECT,
         labels=_labels(place),
         replicas=replicas,
+        # Outside: gateways of other seeds, while control planes move.
+        pod_labels={**connections.SEED_API, **connections.OUTSIDE, **connections.BEHIND_GATEWAYS},
         pod={
             "serviceAccountName": NAME,
             "priorityClassName": priority.SYSTEM_CRITICAL,

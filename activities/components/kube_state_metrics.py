@@ -5,7 +5,7 @@ kube-state-metrics runs in the control plane. Names, ports and options: as Garde
 
 from dataclasses import dataclass
 
-from activities.components import base, priority
+from activities.components import base, connections, priority
 from activities.components.base import Manifest
 from api import images
 
@@ -52,6 +52,7 @@ def objects(metrics: KubeStateMetrics) -> list[Manifest]:
     return [
         base.service_account(NAME, namespace),
         base.shoot_access(NAME, namespace),
+        connections.metrics_service(NAME, namespace, SELECT, PORT),
         base.deployment(
             NAME,
             namespace,
@@ -59,6 +60,7 @@ def objects(metrics: KubeStateMetrics) -> list[Manifest]:
             labels={**SELECT, "gardener.cloud/role": "monitoring"},
             replicas=metrics.replicas,
             annotations={},
+            pod_labels=connections.SHOOT_API,
             pod={
                 "serviceAccountName": NAME,
                 "automountServiceAccountToken": False,

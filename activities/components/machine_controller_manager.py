@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from activities.components import base, own
+from activities.components import base, connections, own
 from activities.components.base import Manifest
 
 NAME = "machine-controller-manager"
@@ -36,6 +36,8 @@ def objects(manager: MachineControllerManager) -> list[Manifest]:
         cpu="30m",
         memory="80Mi",
         replicas=manager.replicas,
+        # The API of the cloud.
+        pod_labels=connections.OUTSIDE,
     )
 
 

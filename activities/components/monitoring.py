@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base, gateway, priority
+from activities.components import base, connections, gateway, priority
 from activities.components.base import Manifest
 
 CONFIG, SECRET = "/etc/monitoring/config", "/etc/monitoring/secret"
@@ -72,8 +72,11 @@ def objects(served: Served, storage: str, **secret: Manifest) -> list[Manifest]:
             "metadata": base.metadata(name, namespace, labels=labels),
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}},
         },
-        base.service(
-            name, namespace, select=served.select, ports={"https": served.port}, labels={**labels, **gateway.LABELS}
+        connections.annotated(
+            base.service(
+                name, namespace, select=served.select, ports={"https": served.port}, labels={**labels, **gateway.LABELS}
+            ),
+            connections.behind_gateways(served.port),
         ),
         gateway.service_exposure(name, namespace, exposure),
     ]
@@ -100,6 +103,7 @@ def deployment(
     annotations: base.Labels,
     mounts: Mapping[str, str] | None = None,
     volumes: Sequence[Manifest] = (),
+    pod_labels: base.Labels,
     **pod: Any,
 ) -> Manifest:
     """A Deployment with one pod, because only one process may use the database in directory ``data``.
@@ -134,6 +138,7 @@ def deployment(
         replicas=served.replicas,
         recreate=True,
         annotations=annotations,
+        pod_labels=pod_labels,
         pod={
             "serviceAccountName": served.name,
             "priorityClassName": priority.class_of(program),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from activities.components import base
+from activities.components import base, connections
 from activities.components.base import Manifest
 from api import images
 
@@ -22,10 +22,12 @@ def workload(
     cpu: str,
     memory: str,
     replicas: int,
+    pod_labels: base.Labels | None = None,
 ) -> list[Manifest]:
     """Everything in the seed for ``gardener worker <name>``, in the order to apply.
 
     In the seed the process uses its own ServiceAccount, in the shoot a token from ``shoot-access-<name>``.
+    ``pod_labels``: more labels of its pods.
     """
     select = base.control_plane_labels(name)
     labels = {**select, "gardener.cloud/role": "controlplane"}
@@ -44,6 +46,7 @@ def workload(
         namespace,
         select=select,
         replicas=replicas,
+        pod_labels={**connections.SHOOT_API, **connections.SEED_API, **(pod_labels or {})},
         pod={
             "serviceAccountName": name,
             "automountServiceAccountToken": True,
@@ -62,6 +65,7 @@ def workload(
         base.shoot_access(name, namespace),
         file,
         base.pod_disruption_budget(name, namespace, select),
+        connections.metrics_service(name, namespace, select, health_port),
         deployment,
     ]
 

@@ -14,6 +14,7 @@ from activities.components import (
     apiserver,
     base,
     cluster_autoscaler,
+    connections,
     controller_manager,
     exporters,
     kube_state_metrics,
@@ -244,5 +245,13 @@ def _deployment(prometheus: Prometheus, config: Manifest) -> Manifest:
         annotations=monitoring.checksum(prometheus.served),
         mounts=mounts,
         volumes=volumes,
+        # It discovers the pods of the control plane by the API server of the seed.
+        pod_labels={
+            **connections.SHOOT_API,
+            **connections.SEED_API,
+            **connections.METRICS,
+            **connections.within(alertmanager.NAME, alertmanager.PORT),
+            **connections.within(exporters.BLACKBOX_EXPORTER, exporters.BLACKBOX_EXPORTER_PORT),
+        },
         automountServiceAccountToken=True,
     )

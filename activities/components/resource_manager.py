@@ -5,7 +5,7 @@ A resource manager applies ManagedResources. That of a shoot also requests token
 
 from dataclasses import dataclass
 
-from activities.components import base, network_policies, own, priority
+from activities.components import base, connections, network_policies, own, priority
 from activities.components.base import Manifest
 from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 
@@ -85,6 +85,7 @@ def seed_objects(replicas: int, *, policies: bool = False) -> list[Manifest]:
         select=SELECT,
         replicas=replicas,
         labels={"gardener.cloud/role": "seed"},
+        pod_labels=connections.SEED_API,
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,

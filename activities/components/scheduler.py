@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base
+from activities.components import base, connections
 from activities.components.base import Manifest
 from api import images
 
@@ -44,7 +44,9 @@ def objects(scheduler: Scheduler) -> list[Manifest]:
     return [
         base.shoot_access(NAME, scheduler.namespace),
         configuration,
-        base.service(NAME, scheduler.namespace, select=SELECT, ports={"metrics": PORT}),
+        connections.annotated(
+            base.service(NAME, scheduler.namespace, select=SELECT, ports={"metrics": PORT}), connections.scraped(PORT)
+        ),
         base.pod_disruption_budget(NAME, scheduler.namespace, SELECT),
         _deployment(scheduler, configuration),
     ]
@@ -125,6 +127,7 @@ def _deployment(scheduler: Scheduler, configuration: Manifest) -> Manifest:
         scheduler.namespace,
         select=SELECT,
         replicas=scheduler.replicas,
+        pod_labels=connections.SHOOT_API,
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activities.components import base
+from activities.components import base, connections
 from activities.components.base import Manifest
 from api import images
 from api.constants import AUTOSCALING
@@ -75,8 +75,11 @@ def host(namespace: str) -> str:
 
 def programs(autoscaler: Autoscaler) -> list[list[Manifest]]:
     """Everything in the seed, for each of the three programs in the order to apply."""
-    webhook = base.service(
-        SERVICE, autoscaler.namespace, select=_select(ADMISSION_CONTROLLER), ports={"https": (443, _PORT)}
+    webhook = connections.annotated(
+        base.service(
+            SERVICE, autoscaler.namespace, select=_select(ADMISSION_CONTROLLER), ports={"https": (443, _PORT)}
+        ),
+        connections.called_as_webhook(_PORT),
     )
     return [
         [
@@ -124,6 +127,7 @@ def _deployment(name: str, autoscaler: Autoscaler) -> Manifest:
         autoscaler.namespace,
         select=_select(name),
         replicas=autoscaler.replicas,
+        pod_labels=connections.SHOOT_API,
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

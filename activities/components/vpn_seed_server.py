@@ -12,7 +12,7 @@ docs/decisions/0009-a-proxy-at-both-ends-of-the-tunnel.md.
 import ipaddress
 from dataclasses import dataclass
 
-from activities.components import base, envoy, gateway, vpn_shoot
+from activities.components import base, connections, envoy, gateway, vpn_shoot
 from activities.components.base import Manifest
 from api import images
 
@@ -66,12 +66,15 @@ def objects(server: VpnSeedServer) -> list[Manifest]:
     return [
         openvpn,
         proxy,
-        base.service(
-            NAME,
-            server.namespace,
-            select=SELECT,
-            ports={"openvpn": OPENVPN_PORT, "http-proxy": PROXY_PORT, "metrics": envoy.METRICS_PORT},
-            labels=gateway.LABELS,
+        connections.annotated(
+            base.service(
+                NAME,
+                server.namespace,
+                select=SELECT,
+                ports={"openvpn": OPENVPN_PORT, "http-proxy": PROXY_PORT, "metrics": envoy.METRICS_PORT},
+                labels=gateway.LABELS,
+            ),
+            connections.behind_gateways(OPENVPN_PORT) | connections.scraped(envoy.METRICS_PORT),
         ),
         base.pod_disruption_budget(NAME, server.namespace, SELECT),
         _deployment(server, openvpn, proxy),
@@ -242,7 +245,6 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         server.namespace,
         select=SELECT,
         replicas=server.replicas,
-        pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"},
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

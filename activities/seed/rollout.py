@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from activities.components import base
+from activities.components import base, connections
 from activities.heartbeat import heartbeating
 from activities.managed_resources import secrets_checksum, unfinished
 from activities.seed.zones import pinned, pinned_zones
@@ -270,11 +270,12 @@ async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], na
 async def delete_component(
     client: KubeClient, name: str, namespace: str, select: Mapping[str, str], *, own: bool = False
 ) -> None:
-    """Delete a component's objects by its name, except its Service.
+    """Delete a component's objects by its name, except the Service of that name.
 
     ``own``: the component also has rights in the seed and a token for the shoot, which are deleted, too.
     """
     doomed = [(resources.DEPLOYMENT, name), (resources.POD_DISRUPTION_BUDGET, name)]
+    doomed.append((resources.SERVICE, connections.metrics_name(name)))
     if own:
         doomed += [
             (resources.SERVICE_ACCOUNT, name),

@@ -9,7 +9,6 @@ from tests.security.attacks import ACTORS, ASSETS, Attack, attacks
 _OPERATOR = "no path: the operator chooses images and modules"
 _BY_TEMPORAL = "no path but Temporal's (A5): tasks name objects, and workers check whose they are"
 NO_ATTACK = {
-    ("T1", "A5"): "no path: members of a project have no certificate for Temporal",
     ("T2", "A1"): "no path: a node has no credentials for the garden",
     ("T2", "A4"): "no path: a node has no credentials for the object store",
     ("T2", "A6"): "no path: a node reaches the gateway as each client does",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from activities.components import base
+from activities.components import base, connections
 from activities.components.base import Manifest
 from api import constants, images
 from api.durations import parse_duration
@@ -334,18 +334,22 @@ def _client_service(etcd: Etcd) -> Manifest:
         # Clients of a single member need not wait until the kubelet has noticed that this member serves.
         service["spec"]["publishNotReadyAddresses"] = True
     service["metadata"]["labels"] = {**_labels(etcd), **(extra.get("labels") or {})}
-    service["metadata"]["annotations"] = dict(extra.get("annotations") or {})
+    clients = connections.of_etcd(METRICS_PORT, *sorted({readiness_port(etcd), *ports.values()}))
+    service["metadata"]["annotations"] = {**clients, **(extra.get("annotations") or {})}
     if distribution := extra.get("trafficDistribution"):
         service["spec"]["trafficDistribution"] = distribution
     return service
 
 
 def _peer_service(etcd: Etcd) -> Manifest:
+    ports = {"peer": etcd["spec"]["etcd"].get("serverPort", PEER_PORT)}
+    if not is_alone(etcd):
+        ports["wrapper"] = wrapper_port(etcd)
     service = base.service(
         peer_service_name(etcd),
         etcd["metadata"]["namespace"],
         select=_selector(etcd),
-        ports={"peer": etcd["spec"]["etcd"].get("serverPort", PEER_PORT)},
+        ports=ports,
         clusterIP="None",
         publishNotReadyAddresses=True,
     )
@@ -396,7 +400,7 @@ def _stateful_set(etcd: Etcd, config_checksum: str, pods: int) -> Manifest:
             "selector": {"matchLabels": _selector(etcd)},
             "template": {
                 "metadata": {
-                    "labels": _labels(etcd),
+                    "labels": {**_labels(etcd), **_connections(etcd)},
                     "annotations": {**(spec.get("annotations") or {}), **checksums},
                 },
                 "spec": {
@@ -418,6 +422,17 @@ def _stateful_set(etcd: Etcd, config_checksum: str, pods: int) -> Manifest:
             "volumeClaimTemplates": [_claim(etcd, claim)],
         },
     }
+
+
+def _connections(etcd: Etcd) -> dict[str, str]:
+    """Labels of members for what they connect to: the store of backups, and each other."""
+    outside = connections.OUTSIDE if has_backup(etcd) else connections.NAMES
+    if is_alone(etcd):
+        return dict(outside)
+    section = etcd["spec"]["etcd"]
+    peers = connections.within(peer_service_name(etcd), section.get("serverPort", PEER_PORT), wrapper_port(etcd))
+    members = connections.within(client_service_name(etcd), section.get("clientPort", CLIENT_PORT))
+    return {**outside, **peers, **members}
 
 
 def _etcd_container(etcd: Etcd, claim: str) -> Manifest:

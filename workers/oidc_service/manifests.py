@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.components import base, own
+from activities.components import base, connections, own
 from activities.components.base import Manifest
 from api.authentication.v1alpha1.openid_connect import OpenIDConnect
 from api.constants import AUTHENTICATION, EXTENSION_TOKEN_WEBHOOK
@@ -35,7 +35,8 @@ class Authenticator:
 
 
 def service(namespace: str) -> Manifest:
-    return base.service(NAME, namespace, select=SELECT, ports={"https": (443, PORT)})
+    made = base.service(NAME, namespace, select=SELECT, ports={"https": (443, PORT)})
+    return connections.annotated(made, connections.called_as_webhook(PORT))
 
 
 def objects(authenticator: Authenticator) -> list[Manifest]:
@@ -69,6 +70,8 @@ def objects(authenticator: Authenticator) -> list[Manifest]:
         select=SELECT,
         replicas=authenticator.replicas,
         annotations={"checksum/config": base.checksum(text)},
+        # Outside: issuers of tokens.
+        pod_labels={**connections.SHOOT_API, **connections.OUTSIDE},
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),

@@ -11,6 +11,7 @@ Takes a dictionary:
   ports    a list of {name, port, from}: ports beside the port of health and metrics, and peers that may connect; no peers: all
   tag      of the image, if another than the chart's
   labels   more labels of Deployment and pods
+  reaches  targets of labels networking.resources.gardener.cloud/to-<target> of its pods
 */}}
 {{- define "common.process" -}}
 {{- $root := .root -}}
@@ -62,6 +63,9 @@ spec:
         {{- $labels | nindent 8 }}
         {{- with .labels }}
         {{- toYaml . | nindent 8 }}
+        {{- end }}
+        {{- range .reaches }}
+        networking.resources.gardener.cloud/to-{{ . }}: allowed
         {{- end }}
         {{- with .values.podLabels }}
         {{- toYaml . | nindent 8 }}

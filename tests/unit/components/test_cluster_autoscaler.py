@@ -107,7 +107,10 @@ def test_without_priorities_the_owners_config_map_stays() -> None:
 
 
 def test_only_the_autoscaler_reaches_its_provider() -> None:
-    *_, config, _, deployment = cluster_autoscaler.objects(wanted())
+    objects = cluster_autoscaler.objects(wanted())
+    config, deployment = (
+        next(each for each in objects if each["kind"] == kind) for kind in ("ConfigMap", "Deployment")
+    )
     pod = deployment["spec"]["template"]["spec"]
     (provider,), (main,) = pod["initContainers"], pod["containers"]
     read = json.loads(config["data"]["config.yaml"])
