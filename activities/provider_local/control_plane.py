@@ -7,26 +7,21 @@ plane and a lost seed, and go with the Infrastructure.
 
 from typing import Any
 
-from activities.errors import transient
 from activities.extension import (
     Extension,
     apply_managed_resource,
-    delete_managed_resource,
     delete_quietly,
     required_secret_data,
 )
 from activities.provider_local import storage
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.infrastructure import secret_name
-from activities.provider_local.provider import MANAGER, LocalActuator
+from activities.provider_local.provider import MANAGER, LocalActuator, remove_objects
 from activities.provider_local.storage import ACCESS_SECRET, MANAGED_RESOURCE_NAME
-from api.errors import ErrorCode
 from api.local import DISKS_VOLUME, MACHINE_LABEL, infrastructure_namespace
 from api.resources import CONTROL_PLANE, POD, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
-
-_DELETION_SECONDS = 120.0
 
 
 class ControlPlaneActuator(LocalActuator):
@@ -78,19 +73,5 @@ class ControlPlaneActuator(LocalActuator):
 
     async def _remove(self, extension: Extension, *, keep_objects: bool) -> None:
         namespace = extension.namespace
-        try:
-            await delete_managed_resource(
-                self._seed,
-                self._caches,
-                namespace,
-                MANAGED_RESOURCE_NAME,
-                keep_objects=keep_objects,
-                timeout=_DELETION_SECONDS,
-            )
-        except TimeoutError:
-            raise transient(
-                ErrorCode.CLEANUP_CLUSTER_RESOURCES,
-                f"ManagedResource {namespace}/{MANAGED_RESOURCE_NAME} is not gone after {_DELETION_SECONDS:.0f} s;"
-                " read its conditions",
-            ) from None
+        await remove_objects(self._seed, self._caches, namespace, MANAGED_RESOURCE_NAME, keep_objects=keep_objects)
         await delete_quietly(self._seed, SECRET, ACCESS_SECRET, namespace)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent, transient
-from activities.extension import Actuator, Extension, apply_managed_resource, delete_managed_resource
-from activities.provider_local.provider import MANAGER
+from activities.extension import Actuator, Extension, apply_managed_resource
+from activities.provider_local.provider import MANAGER, remove_objects
 from api import images
 from api.errors import ErrorCode
 from api.resources import DNS_RECORD, NETWORK
@@ -14,7 +14,6 @@ from kube.cache import Caches
 from kube.client import KubeClient
 
 MANAGED_RESOURCE_NAME = "extension-network-flannel"
-_DELETION_SECONDS = 120.0
 _HEALTH_PORT = 10259
 _CONFIG_PATH = "/etc/cni/net.d/10-flannel.conflist"
 _PLUGIN_DIRECTORY = "/opt/cni/bin"
@@ -50,28 +49,11 @@ class FlannelActuator(Actuator):
         return {"ipFamilies": families}
 
     async def delete(self, extension: Extension) -> None:
-        await self._remove(extension, keep_objects=False)
+        await remove_objects(self._seed, self._caches, extension.namespace, MANAGED_RESOURCE_NAME, keep_objects=False)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
-        await self._remove(extension, keep_objects=True)
+        await remove_objects(self._seed, self._caches, extension.namespace, MANAGED_RESOURCE_NAME, keep_objects=True)
         return {}
-
-    async def _remove(self, extension: Extension, *, keep_objects: bool) -> None:
-        try:
-            await delete_managed_resource(
-                self._seed,
-                self._caches,
-                extension.namespace,
-                MANAGED_RESOURCE_NAME,
-                keep_objects=keep_objects,
-                timeout=_DELETION_SECONDS,
-            )
-        except TimeoutError:
-            raise transient(
-                ErrorCode.CLEANUP_CLUSTER_RESOURCES,
-                f"ManagedResource {extension.namespace}/{MANAGED_RESOURCE_NAME} is not gone after"
-                f" {_DELETION_SECONDS:.0f} s; read its conditions",
-            ) from None
 
     async def _api_server(self, extension: Extension) -> str | None:
         """Host name under which nodes reach the API server; None while the Shoot is hibernated and has no such name.

@@ -69,7 +69,7 @@ def needs_token(seed: Mapping[str, Any] | None, now: datetime) -> bool:
 
 
 def changes(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Object:
-    """Merge patch that gives ``live`` the fields of ``wanted``; fields that ``wanted`` does not name stay."""
+    """The fields of ``wanted`` that ``live`` has not, or has otherwise: a merge patch of ``live``."""
     patch: Object = {}
     for key, value in wanted.items():
         known = live.get(key)

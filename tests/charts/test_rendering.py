@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from api import images
+from api.decisions.managed_seeds import changes
 from landscape import workers
 from landscape.plan import Plan
 from tests.unit.landscape.test_configuration import MODELS
 from workers.front_door import FrontDoorConfig
 from workers.gardenlet.config import GardenletConfig
-from workers.gardenlet.self_upgrade import differences
 from workers.lib.runtime import ConfigError, load_config
 from workers.provider_local import access
 
@@ -485,4 +485,4 @@ def test_the_gardenlets_chart_keeps_the_values_of_its_installation():
     kept = kinds(rendered("gardenlet", {"priorityClassName": "important"}), "ConfigMap")["gardenlet-values"]["data"]
     values, defaults = (yaml.safe_load(kept[f"{name}.yaml"]) for name in ("values", "defaults"))
     assert defaults == yaml.safe_load((CHARTS / "gardenlet/values.yaml").read_text())
-    assert differences(values, defaults) == values_of("gardenlet") | {"priorityClassName": "important"}
+    assert changes(values, defaults) == values_of("gardenlet") | {"priorityClassName": "important"}

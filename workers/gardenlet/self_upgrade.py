@@ -29,6 +29,7 @@ from api.constants import (
 )
 from api.decisions.conditions import find_condition, set_conditions
 from api.decisions.extension_charts import hooks
+from api.decisions.managed_seeds import changes
 from api.resources import UnknownKind
 from api.times import timestamp
 from kube.cache import Key
@@ -170,7 +171,8 @@ class SelfUpgrade:
             )
             raise _Refused("NotInstalledByHelm", text)
         given, defaults = (yaml.safe_load(found["data"][f"{name}.yaml"]) or {} for name in ("values", "defaults"))
-        return differences(given, defaults), str((found["metadata"].get("labels") or {}).get(_INSTANCE) or "gardenlet")
+        # A later chart may have other defaults.
+        return changes(given, defaults), str((found["metadata"].get("labels") or {}).get(_INSTANCE) or "gardenlet")
 
     async def _placed(self, obj: Object) -> Object:
         """The object, in the gardenlet's namespace if it needs one and the chart gives it none. Raises _Refused."""
@@ -271,19 +273,6 @@ def values(gardenlet: Mapping[str, Any], base: Mapping[str, Any]) -> Object:
     own = {**child_gardenlet.deployment_values(deployment), "image": {**image, **wanted}}
     below = {key: value for key, value in base.items() if key != "image"}
     return {**below, **own, "config": child_gardenlet.merged(base.get("config") or {}, config)}
-
-
-def differences(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Object:
-    """The values that are not the defaults of the chart: a later chart may have other defaults."""
-    found: Object = {}
-    for key, value in given.items():
-        known = defaults.get(key)
-        if isinstance(value, Mapping) and isinstance(known, Mapping):
-            if below := differences(value, known):
-                found[key] = below
-        elif value != known:
-            found[key] = value
-    return found
 
 
 def _operation(gardenlet: Mapping[str, Any]) -> str:

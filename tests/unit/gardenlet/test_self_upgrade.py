@@ -21,6 +21,7 @@ from activities.clusters import Clusters
 from api import images, resources
 from api.constants import SEED_USER_PREFIX, SEEDS_GROUP
 from api.decisions.conditions import find_condition
+from api.decisions.managed_seeds import changes
 from kube.client import KubeClient
 from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer
@@ -30,7 +31,7 @@ from tests.unit.gardenlet.test_chart_registry import LOGIN, Running, registry
 from tests.unit.kube.waiting import until
 from workers.gardenlet.child_gardenlet import _CHART, _archive
 from workers.gardenlet.config import GardenletConfig
-from workers.gardenlet.self_upgrade import SelfUpgrade, differences, values
+from workers.gardenlet.self_upgrade import SelfUpgrade, values
 from workers.setup import set_up_garden
 
 __all__ = ["registry"]
@@ -320,7 +321,7 @@ async def test_a_gardenlet_that_helm_has_not_installed_says_so(world: World) -> 
 def test_defaults_of_the_installed_chart_are_not_kept() -> None:
     given = {"networkPolicy": {"enabled": True, "egressPorts": [1]}, "replicas": 2, "config": {}}
     defaults = {"networkPolicy": {"enabled": True, "egressPorts": [2]}, "replicas": 2, "config": {}}
-    assert differences(given, defaults) == {"networkPolicy": {"egressPorts": [1]}}
+    assert changes(given, defaults) == {"networkPolicy": {"egressPorts": [1]}}
 
 
 @pytest.mark.parametrize(
