@@ -273,9 +273,11 @@ class Disks:
         namespace, wanted = disk["metadata"]["namespace"], disk["spec"].get("machine")
         for place in self._files.mounts(disk):
             has = place.parent.name
-            if has != wanted or self._machines.get(has, namespace) is None:
+            gone = self._machines.get(has, namespace) is None
+            if has != wanted or gone:
                 await self._files.detach(place)
-                self._files.forget_machine(namespace, has)
+                if gone:  # a machine that runs sees no disk in a directory that is made again
+                    self._files.forget_machine(namespace, has)
                 log.info("disk %s/%s detached from machine %s", namespace, disk["metadata"]["name"], has)
         if not wanted:
             return None, None

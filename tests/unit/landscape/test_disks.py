@@ -24,6 +24,8 @@ class NotedFiles(Files):
         super().__init__(Path("/disks"))
         self.made: dict[str, int] = {}
         self.attached: dict[tuple[str, str], str] = {}
+        self.forgotten: set[str] = set()
+        """Machines whose directories were removed."""
 
     async def ensure(self, disk: dict[str, Any]) -> int:
         self.made[disk["metadata"]["name"]] = size_of(disk)
@@ -41,6 +43,9 @@ class NotedFiles(Files):
 
     async def detach(self, place: Path) -> None:
         del self.attached[place.parent.name, place.name]
+
+    def forget_machine(self, namespace: str, machine: str) -> None:
+        self.forgotten.add(machine)
 
     async def delete(self, disk: dict[str, Any]) -> None:
         del self.made[disk["metadata"]["name"]]
@@ -90,6 +95,7 @@ async def test_a_disk_is_made_attached_and_moved(cloud: FakeCluster, files: Note
     await until(lambda: status(cloud).get("machine") == "m2")
 
     assert list(files.attached) == [("m2", "pvc-1")]
+    assert not files.forgotten, "a machine that runs would not see the next disk in a new directory"
 
 
 async def test_a_disk_outlives_its_machine(cloud: FakeCluster, files: NotedFiles) -> None:
@@ -102,6 +108,7 @@ async def test_a_disk_outlives_its_machine(cloud: FakeCluster, files: NotedFiles
     await until(lambda: not status(cloud).get("machine"))
     assert not files.attached
     assert files.made
+    assert files.forgotten == {"m1"}
 
 
 async def test_a_disk_that_a_machine_has_is_not_deleted(cloud: FakeCluster, files: NotedFiles) -> None:
