@@ -133,14 +133,10 @@ def _serve(shoot: Shoot) -> None:
     """A workload of two pods, and a client of its Service in the cluster; all on one node."""
     web = pods.python("web", 2, pods.WEB)
     del web["spec"]["template"]["spec"]["affinity"]
-    items = [
-        pods.namespace(),
-        web,
-        pods.service("web", 80),
-        pods.python("client", 1, _CLIENT, ready=pods.ALIVE),
-    ]
-    shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    for name in ("web", "client"):
+    client = pods.python("client", 1, _CLIENT, ready=pods.ALIVE)
+    # The client asks as soon as it runs, and would be refused before the Service has pods.
+    for name, items in (("web", [pods.namespace(), web, pods.service("web", 80)]), ("client", [client])):
+        shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         shoot.kubectl("-n", pods.PROBE, "rollout", "status", f"deployment/{name}", "--timeout=90s")
 
 
@@ -197,7 +193,7 @@ def test_no_request_fails(upgraded: Upgraded) -> None:
 def test_no_request_of_a_pod_to_a_service_fails(upgraded: Upgraded) -> None:
     said = upgraded.shoot.kubectl("-n", pods.PROBE, "logs", "deployment/client", "--tail=-1").splitlines()
 
-    assert [line for line in said if not re.fullmatch(r"answered by web-\S+", line)] == []
+    assert [each for each in enumerate(said) if not re.fullmatch(r"answered by web-\S+", each[1])] == []
     assert len(said) > 60
 
 
