@@ -139,6 +139,12 @@ async def end_earlier(plan: Plan, seed: ClusterPlan, processes: Processes) -> No
     access.unlink(missing_ok=True)  # last: it says that something of the earlier version is left
 
 
+async def offer(plan: Plan) -> None:
+    """Apply the ControllerDeployment of provider-local, which gardenlets install by its ControllerRegistration."""
+    async with connected(plan.kubeconfig("garden")) as client:
+        await apply(client, controller_deployment(plan))
+
+
 async def install(plan: Plan, seed: ClusterPlan) -> None:
     """Write the Secrets that the pods of provider-local wait for, and wait until the gardenlet has installed it."""
     name = await installed_as(plan, seed)

@@ -73,10 +73,15 @@ async def deploy_kinds(plan: Plan, *, unrestricted_gardenlets: bool) -> None:
             await until(partial(_established, client, name), f"kind {name} in the garden", 60)
 
 
-async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
-    """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them."""
+async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any], *, admission: bool) -> None:
+    """Apply the garden's objects. Seeds are not among them: their gardenlets register them.
+
+    ``admission``: whether it answers. Without it, the API server does not serve the ControllerDeployment's version, and
+    ``extensions.offer`` applies it later.
+    """
+    if admission:
+        await extensions.offer(plan)
     async with connected(plan.kubeconfig("garden")) as client:
-        await apply(client, extensions.controller_deployment(plan))
         await apply(
             client, cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig)
         )

@@ -57,6 +57,8 @@ def install(landscape: Landscape) -> None:
     with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
         for name in RELEASES:
             config.install(CHARTS / name, name, values[name], wait="watcher", timeout=_INSTALL_SECONDS)
+            if name == "gardener":
+                asyncio.run(extensions.offer(plan))
     asyncio.run(extensions.install(plan, plan.cluster(CLUSTER)))
 
 
