@@ -196,7 +196,8 @@ class _Up:
         await self._start_ours([each for each in ours if started or each.spec.name in workers.OF_THE_LANDSCAPE])
         with self._progress.step("garden: cloud profile, project and credentials"):
             await self._cloud_serves.wait()
-            await garden.deploy(self._plan, await garden.cloud_account(self._plan), admission=started)
+            account = await garden.cloud_account(self._plan)
+            await garden.deploy(self._plan, account, admission=self._workers != "none")
         self._garden_serves.set()
 
     async def _start_ours(self, processes: Sequence[workers.Ours]) -> None:
