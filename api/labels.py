@@ -45,9 +45,13 @@ def condition_status(conditions: Iterable[Condition] | None, kind: str) -> str |
     return next((each.status for each in conditions or () if each.type == kind), None)
 
 
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+"""Values that are true for Go's ``strconv.ParseBool``, by which Gardener reads annotations and labels."""
+
+
 def is_true(value: str | None) -> bool:
-    """Whether the value of an annotation or label is true for Go's ``strconv.ParseBool``, as Gardener reads it."""
-    return value in ("1", "t", "T", "true", "TRUE", "True")
+    """Whether the value of an annotation or label is one of ``TRUE``."""
+    return value in TRUE
 
 
 def overlapping(networks: Mapping[str, str | None]) -> list[tuple[str, str]]:

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from api.constants import CONFIRMATION_DELETION, DELETION_PROTECTED, DRUID, EXTENSIONS
 from api.crds import kinds
+from api.labels import TRUE
 
-_UNCONFIRMED = {"clusters", "etcdcopybackupstasks", "bastions"}
-"""Kinds that need no confirmation: copies and requests, whose deletion loses no data."""
-_TRUE = ["1", "t", "T", "true", "TRUE", "True"]
-"""Values of an annotation that Gardener reads as true."""
+_COPIES = {"clusters", "etcdcopybackupstasks"}
+"""Kinds of copies and requests, whose deletion loses no data."""
+_UNCONFIRMED = {*_COPIES, "bastions"}
+"""Kinds whose deletion needs no confirmation."""
 _API = "admissionregistration.k8s.io/v1"
 _CAPABILITIES = ("NET_ADMIN", "MKNOD", "NET_BIND_SERVICE")
 """Capabilities that containers may add. The first two create the VPN's tunnel device, in the network namespace of its
@@ -51,7 +52,7 @@ def _policy(suffix: str, protected: dict[str, list[str]], selector: dict[str, An
         "validations": [
             {
                 "expression": f"has({annotations}) && '{CONFIRMATION_DELETION}' in {annotations}"
-                f" && {annotations}['{CONFIRMATION_DELETION}'] in {_TRUE}",
+                f" && {annotations}['{CONFIRMATION_DELETION}'] in {list(TRUE)}",
                 "message": f"annotate the object with {CONFIRMATION_DELETION}=true before you delete it",
                 "reason": "Forbidden",
             }
@@ -67,7 +68,7 @@ def frozen_extensions() -> list[dict[str, Any]]:
     """
     extensions: dict[str, list[str]] = {}
     for served in (model.definition for model in kinds("seed")):
-        if served.group in (EXTENSIONS, DRUID) and served.plural not in ("clusters", "etcdcopybackupstasks"):
+        if served.group in (EXTENSIONS, DRUID) and served.plural not in _COPIES:
             extensions.setdefault(served.group, []).append(served.plural)
     rules = [
         {"apiGroups": [group], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": plurals}

@@ -20,6 +20,7 @@ from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
 from api import resources
 from api.access import AUTHENTICATED, CONTROLLER_MANAGERS, OPERATORS
+from api.crds import crds
 from api.resources import Resource
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -87,6 +88,13 @@ class ApiServer:
             for command in api_servers.commands(self.directory, self.port, tokens, *flags):
                 stack.enter_context(running(self.directory, *command))
             yield
+
+    async def prepare_seed(self, *objects: Object) -> None:
+        """Wait until the API server is ready, and apply the kinds of a seed and these objects."""
+        async with self.client() as admin:
+            await api_servers.ready(admin)
+            for each in (*crds("seed"), *objects):
+                await admin.apply(each, manager="test")
 
     async def prepare(self, *objects: Object) -> None:
         """Wait until the API server is ready, set up the garden, and apply these objects."""

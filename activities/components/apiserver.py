@@ -299,9 +299,10 @@ def _egress_selector() -> Manifest:
 
 def _connections(server: ApiServer) -> dict[str, str]:
     """Labels for what the API server connects to. It reaches networks of the Shoot by the tunnel alone."""
-    etcds = [connections.within(f"{etcd.name_of(role)}-client", etcd.CLIENT_PORT) for role in etcd.ROLES]
-    tunnel = connections.within(VPN_HOST, VPN_PROXY_PORT) if server.workers else {}
-    return {**connections.OWNERS_TARGETS, **etcds[0], **etcds[1], **tunnel}
+    labels = dict(connections.OWNERS_TARGETS)
+    for role in etcd.ROLES:
+        labels |= connections.within(f"{etcd.name_of(role)}-client", etcd.CLIENT_PORT)
+    return labels | connections.within(VPN_HOST, VPN_PROXY_PORT) if server.workers else labels
 
 
 def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:

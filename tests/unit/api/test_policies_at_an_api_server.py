@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from api import resources
-from api.crds import crds
 from api.policies import seed_policies
 from api.resources import Resource
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
-from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer
 from tests.unit.kube.waiting import until
 
@@ -33,10 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) 
 
 
 async def _prepared(server: ApiServer) -> None:
+    await server.prepare_seed(*seed_policies())
     async with server.client() as admin:
-        await ready(admin)
-        for each in (*crds("seed"), *seed_policies()):
-            await admin.apply(each, manager="test")
         await admin.apply(extension("Worker", "probe"), manager="test")
         kind = resources.resource_of("extensions.gardener.cloud/v1alpha1", "Worker")
 

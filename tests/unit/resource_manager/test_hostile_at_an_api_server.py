@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.crds import crds
 from api.resources import CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, MANAGED_RESOURCE, NAMESPACE, SECRET, resource_of
 from kube.client import Object
-from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.at_api_server import Manager
@@ -48,10 +46,7 @@ async def _prepared(server: ApiServer) -> None:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": LIMITED},
         "subjects": [{"kind": "User", "name": LIMITED, "apiGroup": group}],
     }
-    async with server.client() as admin:
-        await ready(admin)
-        for each in (*crds("seed"), role, binding):
-            await admin.apply(each, manager="test")
+    await server.prepare_seed(role, binding)
 
 
 @pytest.fixture

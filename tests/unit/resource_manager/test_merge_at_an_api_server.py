@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from api import resources
-from api.crds import crds
 from api.resources import CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET
 from kube.client import Object
-from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer, new_authority
 from tests.unit.resource_manager.at_api_server import Manager
 
@@ -29,15 +27,8 @@ RESTARTED = "kubectl.kubernetes.io/restartedAt"
 def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) -> Iterator[ApiServer]:
     made = ApiServer(tmp_path_factory.mktemp("seed"), {})
     with made.running():
-        asyncio.run(_prepared(made))
+        asyncio.run(made.prepare_seed())
         yield made
-
-
-async def _prepared(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await ready(admin)
-        for each in crds("seed"):
-            await admin.apply(each, manager="test")
 
 
 @pytest.fixture
