@@ -101,14 +101,19 @@ class SecretActivities:
     async def cleanup_secrets(self, request: CleanupSecrets) -> TaskResult:
         """Delete Secrets of the secrets manager that no activity of this flow has used; a second run finds them gone.
 
-        Run this only at the end of a flow whose tasks have all succeeded. While a rotation is prepared, this is also
-        when the garden gets the new client authority: the API server trusts it now.
+        Run this only at the end of a flow whose tasks have all succeeded. The API server then trusts the new client
+        authority and has a certificate of the new cluster authority. For this reason, this activity gives the garden
+        the new client authority when a rotation is prepared, and takes the old cluster authority from the garden when
+        the rotation is completed. A second run applies the same copies again.
         """
         task = request.task
         cluster = await self._clusters.cluster(task.technical_id)
         manager = await self._load(task, cluster)
-        if _is_prepared(cluster.shoot):
+        phase = _phase_of_authorities(cluster.shoot)
+        if phase.preparing:
             await _apply(self._clusters.garden, _client_authority(task.shoot, manager, Which.CURRENT))
+        if phase is Phase.COMPLETING:
+            await _apply(self._clusters.garden, _cluster_bundle(task.shoot, manager))
         deleted = await manager.cleanup(request.names)
         return TaskResult(note=f"{len(deleted)} unused secrets deleted")
 
@@ -129,12 +134,13 @@ class SecretActivities:
         await patch_cluster(self._clusters.seed, task.technical_id, {"metadata": {"annotations": annotations}})
 
     async def _publish(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
+        phase = _phase_of_authorities(cluster.shoot)
         # Until the API server trusts a new authority, a kubeconfig that it signed would be refused.
-        is_untrusted = _is_prepared(cluster.shoot) and manager.has_old(CLIENT_CA)
-        copies = [
-            _public_bundle(task.shoot, "ca-cluster", "shoot-ca", manager.get(CLUSTER_CA).data["bundle.crt"]),
-            _client_authority(task.shoot, manager, Which.OLD if is_untrusted else Which.CURRENT),
-        ]
+        is_untrusted = phase.preparing and manager.has_old(CLIENT_CA)
+        copies = [_client_authority(task.shoot, manager, Which.OLD if is_untrusted else Which.CURRENT)]
+        # Until the API server has a certificate of the new authority, clients need the published bundle with the old.
+        if phase is not Phase.COMPLETING:
+            copies.append(_cluster_bundle(task.shoot, manager))
         if not cluster.workerless:
             bundle = manager.get(KUBELET_CA).data["bundle.crt"]
             copies.append(_public_bundle(task.shoot, KUBELET_CA, "shoot-kubelet-ca", bundle))
@@ -231,10 +237,10 @@ def garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, 
     }
 
 
-def _is_prepared(shoot: Mapping[str, Any]) -> bool:
-    """Whether a rotation of the certificate authorities makes and distributes the new ones."""
+def _phase_of_authorities(shoot: Mapping[str, Any]) -> Phase:
+    """Phase of the rotation of the certificate authorities."""
     rotation = ((shoot.get("status") or {}).get("credentials") or {}).get("rotation") or {}
-    return Phase((rotation.get("certificateAuthorities") or {}).get("phase") or "").preparing
+    return Phase((rotation.get("certificateAuthorities") or {}).get("phase") or "")
 
 
 def _client_authority(shoot: ShootRef, manager: SecretsManager, which: Which) -> dict[str, Any]:
@@ -243,6 +249,11 @@ def _client_authority(shoot: ShootRef, manager: SecretsManager, which: Which) ->
         "type": "Opaque",
         "data": _encoded(manager.get(CLIENT_CA, which).data),
     }
+
+
+def _cluster_bundle(shoot: ShootRef, manager: SecretsManager) -> dict[str, Any]:
+    """The copy of the authorities by which clients verify the API server."""
+    return _public_bundle(shoot, "ca-cluster", "shoot-ca", manager.get(CLUSTER_CA).data["bundle.crt"])
 
 
 def _public_bundle(shoot: ShootRef, suffix: str, discovery: str, bundle: bytes) -> dict[str, Any]:

@@ -104,6 +104,32 @@ async def test_the_garden_signs_with_the_old_client_authority_until_the_api_serv
     assert published() == new
 
 
+async def test_the_garden_publishes_the_old_cluster_authority_until_the_api_server_has_a_new_certificate(world):
+    """A kubeconfig that is asked for during the completion works before and after the API server is replaced."""
+
+    def published():
+        bundle = world.garden.objects["ConfigMap", "garden-local", "one.ca-cluster"]
+        return bundle["data"]["ca.crt"].count("BEGIN CERTIFICATE")
+
+    await world.activities.init_secrets(TASK)
+    state = {"phase": "Preparing", "lastInitiationTime": "2030-01-01T00:00:00Z"}
+    world.shoot["status"] = {"credentials": {"rotation": {"certificateAuthorities": state}}}
+    await world.activities.init_secrets(TASK)
+    assert published() == 2
+
+    state["phase"] = "Completing"
+    for _ in range(2):  # a worker may die and run it again
+        made = await world.activities.init_secrets(TASK)
+        assert published() == 2
+    for _ in range(2):
+        await world.activities.cleanup_secrets(CleanupSecrets(task=TASK, names=made.secrets))
+        assert published() == 1
+
+    state["phase"] = "Completed"
+    await world.activities.init_secrets(TASK)
+    assert published() == 1
+
+
 async def test_extensions_find_the_generic_kubeconfig_by_the_clusters_annotation(world):
     await world.activities.init_secrets(TASK)
     annotations = world.seed.objects["Cluster", None, NAMESPACE]["metadata"]["annotations"]
