@@ -331,7 +331,8 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": {"name": "gardener-node-agent", "namespace": "kube-system"},
-            "rules": [_rule("coordination.k8s.io", ["leases"], ["get", "create", "patch", "update"])],
+            # Server-side apply needs no right to read. The leases of leaders are in this namespace, too.
+            "rules": [_rule("coordination.k8s.io", ["leases"], ["create", "patch"])],
         },
         *(_secret_reader(name) for name in sorted(secret_names)),
         {

@@ -153,4 +153,6 @@ def _config(manager: ResourceManager) -> Manifest:
             "nodeAgentAccess": {"enabled": manager.workers, "machineNamespace": manager.namespace},
             "tokenRequestor": {"enabled": True, "class": "shoot"},
         },
+        # Also with one replica: while a new pod replaces it, both run for a moment.
+        "leaderElection": {"leaderElect": True, "resourceNamespace": manager.namespace},
     }

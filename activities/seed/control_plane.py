@@ -298,7 +298,7 @@ class ControlPlaneActivities:
             namespace=task.technical_id,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             workers=not view.workerless,
-            replicas=0 if asleep else 1,
+            replicas=0 if asleep else replicas_awake(view),
             longest_update_delay=view.longest_update_delay,
         )
         objects = resource_manager.objects(manager)

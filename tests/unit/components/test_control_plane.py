@@ -10,6 +10,7 @@ from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
+from activities.components import resource_manager
 from activities.secrets.configs import (
     Certificate,
     CertificateAuthority,
@@ -31,6 +32,7 @@ from activities.shoot.system import ShootSystemActivities
 from api.contracts.operations import ForwardTask, OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
+from workers.resource_manager.config import ResourceManagerConfig
 
 NAMESPACE = "shoot--dev--a"
 SECRETS = "/api/v1/secrets"
@@ -330,6 +332,30 @@ async def test_the_resource_manager_gets_its_first_token_and_keeps_it(world):
     assert world.shoot.tokens == {token: "kube-system:gardener-resource-manager"}
     assert "serviceaccount.resources.gardener.cloud/token-renew-timestamp" in access["metadata"]["annotations"]
     assert world.secret("shoot-access-gardener-resource-manager") == access
+
+
+@pytest.mark.parametrize(("availability", "wanted"), [({}, 1), ({"failureTolerance": {"type": "node"}}, 2)])
+async def test_a_resource_manager_has_two_replicas_if_the_control_plane_survives_failures(world, availability, wanted):
+    tell_about_rights(world, allowed=True)
+    world.pin({**SHOOT, "spec": {**SHOOT["spec"], "controlPlane": {"highAvailability": availability}}})
+    await world.control_plane.deploy_resource_manager(TASK)
+    [deployment] = [
+        each for (_, _, name), each in world.seed.objects.items()
+        if name == "gardener-resource-manager" and each["kind"] == "Deployment"
+    ]  # fmt: skip
+
+    assert deployment["spec"]["replicas"] == wanted
+
+
+def test_one_replica_of_a_resource_manager_leads():
+    objects = resource_manager.objects(resource_manager.ResourceManager(NAMESPACE, "generic"))
+    [file] = [each for each in objects if each["kind"] == "ConfigMap"]
+    [role] = [each for each in objects if each["kind"] == "Role"]
+
+    config = ResourceManagerConfig.model_validate_json(file["data"]["config.yaml"])
+    assert (config.leader_election.leader_elect, config.leader_election.resource_namespace) == (True, NAMESPACE)
+    [rule] = [each for each in role["rules"] if each["resources"] == ["leases"]]
+    assert {"get", "create", "update"} <= set(rule["verbs"])
 
 
 @pytest.mark.parametrize("loss", ["token expired", "rights removed"])
