@@ -5,6 +5,7 @@ cluster's authorities are rotated, and after they have expired.
 import base64
 import json
 import re
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,8 +49,12 @@ class Kubeconfig:
         (user,) = self.content["users"]
         return dict(user["user"])
 
+    def with_authorities_of(self, other: "Kubeconfig") -> "Kubeconfig":
+        """This kubeconfig's user, who trusts the authorities of another one."""
+        return Kubeconfig(self.shoot, {**self.content, "clusters": other.content["clusters"]})
+
     def status(self) -> int:
-        """Status of the API server's answer."""
+        """Status of the API server's answer. Raises ssl.SSLCertVerificationError if the server is not trusted."""
         path = self.shoot.directory / f"kubeconfig-{self.shown}.json"
         path.touch(mode=0o600)
         path.write_text(json.dumps(self.content))
@@ -164,4 +169,6 @@ def test_a_kubeconfig_that_is_asked_for_during_the_completion_outlives_it(cluste
     prepared = rotating.preparing[-1]
     assert {each.certificate.issuer for each in completing} == {prepared.certificate.issuer}
     assert {each.status() for each in (prepared, *completing)} == {200}
-    assert rotating.old.status() == _UNAUTHORIZED
+    with pytest.raises(ssl.SSLCertVerificationError):
+        rotating.old.status()
+    assert rotating.old.with_authorities_of(prepared).status() == _UNAUTHORIZED
