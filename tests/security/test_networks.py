@@ -78,7 +78,7 @@ def test_an_extension_reaches_of_control_planes_the_api_servers_alone(source: st
     assert reached <= {("kube-apiserver", 443)}
 
 
-@pytest.mark.attack(actor="T4", asset="A3", finding=8)
+@pytest.mark.attack(actor="T4", asset="A2", finding=8)
 def test_only_the_api_server_of_a_shoot_calls_the_webhooks_of_its_resource_manager() -> None:
     """An API server shows webhooks no certificate. Another caller could keep all turns, and hold the system's pods."""
     callers = {pod.name for pod in PODS.values() if CLUSTER.allows(pod, at("gardener-resource-manager"), WEBHOOKS)}
