@@ -98,7 +98,7 @@ class Registered:
     """The webhooks that one instance serves."""
 
     names: tuple[str, ...]
-    """Of ``WEBHOOKS``."""
+    """Names in ``WEBHOOKS``."""
     client: Callable[[str], Manifest] = field(repr=False)
     """The field ``clientConfig`` of the webhook with this path."""
     shoot: bool = False

@@ -1,4 +1,4 @@
-"""What the webhooks change in a new pod. Source: spec/resource-manager.md 7."""
+"""Changes that the webhooks make to a new pod. Source: spec/resource-manager.md 7."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
