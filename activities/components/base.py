@@ -535,12 +535,17 @@ def to_json(value: Any) -> str:
 
 def tolerating(objects: Sequence[Mapping[str, Any]], taints: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The objects, with tolerations of these taints in Deployments: there may be no node without them."""
+    unique = tolerations_of(taints)
+    return [_with_tolerations(each, unique) if each["kind"] == "Deployment" and unique else each for each in objects]
+
+
+def tolerations_of(taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """Tolerations of these taints, each once."""
     added = [
         {"key": taint["key"], "operator": "Equal", "value": taint.get("value") or "", "effect": taint["effect"]}
         for taint in taints
     ]
-    unique = [each for index, each in enumerate(added) if each not in added[:index]]
-    return [_with_tolerations(each, unique) if each["kind"] == "Deployment" and unique else each for each in objects]
+    return [each for index, each in enumerate(added) if each not in added[:index]]
 
 
 def _with_tolerations(deployment: Mapping[str, Any], added: Sequence[Manifest]) -> Manifest:

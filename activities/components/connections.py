@@ -71,6 +71,11 @@ def called_as_webhook(port: int) -> dict[str, str]:
     return {from_ports(_WEBHOOKS): _ports([port])}
 
 
+def called_from_outside(port: int) -> dict[str, str]:
+    """Annotations of a Service whose pods the API server of the seed calls: it does not run in a pod of the seed."""
+    return {FROM_WORLD: _ports([port])}
+
+
 def of_api_server() -> dict[str, str]:
     """Annotations of the Service of a Shoot's API server."""
     clients = [{"matchLabels": {ROLE: role}} for role in (GARDEN_NAMESPACE, ROLE_EXTENSION, *_ROLES_OF_GATEWAYS)]

@@ -23,12 +23,16 @@ def workload(
     memory: str,
     replicas: int,
     pod_labels: base.Labels | None = None,
+    ports: Mapping[str, int] | None = None,
+    files: Mapping[str, Manifest] | None = None,
 ) -> list[Manifest]:
     """Everything in the seed for ``gardener worker <name>``, in the order to apply.
 
     In the seed the process uses its own ServiceAccount, in the shoot a token from ``shoot-access-<name>``.
-    ``pod_labels``: more labels of its pods.
+    ``pod_labels``: more labels of its pods. ``ports``: ports beside that of health. ``files``: more volumes, by the
+    directory at which they are mounted.
     """
+    files = files or {}
     select = base.control_plane_labels(name)
     labels = {**select, "gardener.cloud/role": "controlplane"}
     file = base.versioned_config_map(name, namespace, {"config.yaml": base.to_json(dict(config))}, labels=labels)
@@ -38,8 +42,13 @@ def workload(
         health_port,
         cpu=cpu,
         memory=memory,
-        mounts={"config": CONFIG_DIR, "kubeconfig": base.KUBECONFIG_DIR},
+        mounts={
+            "config": CONFIG_DIR,
+            "kubeconfig": base.KUBECONFIG_DIR,
+            **{volume["name"]: directory for directory, volume in files.items()},
+        },
         writable={"tmp": "/tmp"},
+        more_ports=ports,
     )
     deployment = base.control_plane_deployment(
         name,
@@ -56,6 +65,7 @@ def workload(
             "volumes": [
                 base.config_map_volume("config", file["metadata"]["name"]),
                 base.shoot_access_volume(name, generic_kubeconfig),
+                *files.values(),
                 base.empty_dir("tmp", memory=True),
             ],
         },
@@ -70,16 +80,24 @@ def workload(
     ]
 
 
-def process(name: str, worker: str, health_port: int, *, host: str = "", **rest: Any) -> Manifest:
+def process(
+    name: str,
+    worker: str,
+    health_port: int,
+    *,
+    host: str = "",
+    more_ports: Mapping[str, int] | None = None,
+    **rest: Any,
+) -> Manifest:
     """The container of ``gardener worker <worker>``; its ``config.yaml`` is in the volume at ``CONFIG_DIR``.
 
-    ``host``: address for health probes, if it is not the pod's address.
+    ``host``: address for health probes, if it is not the pod's address. ``more_ports``: ports beside that of health.
     """
     return base.container(
         name,
         images.GARDENER,
         ["gardener", "worker", worker, "--config", f"{CONFIG_DIR}/config.yaml"],
-        ports={"health": health_port},
+        ports={"health": health_port, **(more_ports or {})},
         terminationMessagePolicy="FallbackToLogsOnError",
         readinessProbe=base.http_probe("/readyz", health_port, scheme="HTTP", period=1, host=host),
         livenessProbe=base.http_probe("/healthz", health_port, scheme="HTTP", delay=15, host=host),

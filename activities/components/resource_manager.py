@@ -1,11 +1,16 @@
 """The resource managers: one in each control plane, for its shoot, and one in namespace ``garden`` of each seed.
 
 A resource manager applies ManagedResources. That of a shoot also requests tokens and approves kubelets' certificates.
+API servers call both by webhooks, which change new pods.
 """
 
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from activities.components import base, connections, network_policies, own, priority
+from activities.components import resource_manager_webhooks as webhooks
 from activities.components.base import Manifest
 from api.constants import GARDEN_NAMESPACE, SEED_CLASS
 
@@ -16,7 +21,19 @@ SELECT = base.control_plane_labels(NAME)
 SEED_ROLE = f"gardener.cloud:system:{NAME}"
 """ClusterRole of a seed's resource manager."""
 
+WEBHOOKS = f"shoot-core-{NAME}"
+"""ManagedResource with the registration of the webhooks in the shoot."""
+
 _ALL = "get list watch create update patch delete"
+_TLS = "/etc/gardener-resource-manager/tls"
+WEBHOOKS_OF_SHOOT = (
+    webhooks.PROJECTED_TOKEN_MOUNT,
+    webhooks.KUBERNETES_SERVICE_HOST,
+    webhooks.POD_TOPOLOGY_SPREAD_CONSTRAINTS,
+    webhooks.SYSTEM_COMPONENTS_CONFIG,
+)
+"""Names of the webhooks of a Shoot's instance."""
+_SYSTEM_COMPONENTS = {"worker.gardener.cloud/system-components": "true"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,12 @@ class ResourceManager:
     workers: bool = True
     longest_update_delay: int = 300
     """Seconds within which all nodes begin to apply a new configuration."""
+    server: str = ""
+    """Name of the Secret with the certificate of the webhooks; needed if there are workers."""
+    api_server: str = ""
+    """Host name by which pods of the shoot reach its API server; needed if there are workers."""
+    taints: Sequence[Mapping[str, Any]] = ()
+    """Taints of the pools on which system components run."""
 
 
 def objects(manager: ResourceManager) -> list[Manifest]:
@@ -40,7 +63,9 @@ def objects(manager: ResourceManager) -> list[Manifest]:
         base.rule("coordination.k8s.io", "leases", "get list watch create update patch"),
         base.rule("machine.sapcloud.io", "machines", "get list watch"),
     ]
-    return own.workload(
+    service = base.service(NAME, manager.namespace, select=SELECT, ports={"https": (443, webhooks.PORT)})
+    served = [connections.annotated(service, connections.called_as_webhook(webhooks.PORT))] if manager.workers else []
+    return served + own.workload(
         NAME,
         manager.namespace,
         config=_config(manager),
@@ -50,7 +75,20 @@ def objects(manager: ResourceManager) -> list[Manifest]:
         cpu="30m",
         memory="80Mi",
         replicas=manager.replicas,
+        ports={"webhooks": webhooks.PORT} if manager.workers else {},
+        files={_TLS: base.secret_volume("tls", manager.server, "tls.crt", "tls.key")} if manager.workers else {},
     )
+
+
+def webhook_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
+    """Objects for ManagedResource ``WEBHOOKS``. The API server of the shoot verifies the webhooks with the bundle."""
+    client = webhooks.by_url(webhook_host(namespace), base64.b64encode(ca_bundle).decode())
+    return [webhooks.configuration(webhooks.Registered(WEBHOOKS_OF_SHOOT, client, shoot=True))]
+
+
+def webhook_host(namespace: str) -> str:
+    """Host name by which the API server of a shoot calls the webhooks."""
+    return f"{NAME}.{namespace}"
 
 
 def shoot_objects() -> list[Manifest]:
@@ -78,6 +116,7 @@ def seed_objects(replicas: int, *, policies: bool = False) -> list[Manifest]:
         memory="80Mi",
         mounts={"config": own.CONFIG_DIR},
         writable={"tmp": "/tmp"},
+        more_ports={"webhooks": webhooks.PORT},
     )
     deployment = base.deployment(
         NAME,
@@ -98,6 +137,7 @@ def seed_objects(replicas: int, *, policies: bool = False) -> list[Manifest]:
     )
     service = base.service(NAME, GARDEN_NAMESPACE, select=SELECT, ports={"metrics": HEALTH_PORT}, clusterIP="None")
     service["metadata"]["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(HEALTH_PORT)}
+    called = base.service(webhooks.SEED_SERVICE, GARDEN_NAMESPACE, select=SELECT, ports={"https": (443, webhooks.PORT)})
     return [
         base.service_account(NAME, GARDEN_NAMESPACE),
         base.cluster_role(SEED_ROLE, _seed_rules()),
@@ -105,6 +145,7 @@ def seed_objects(replicas: int, *, policies: bool = False) -> list[Manifest]:
         file,
         base.pod_disruption_budget(NAME, GARDEN_NAMESPACE, SELECT),
         service,
+        connections.annotated(called, connections.called_from_outside(webhooks.PORT)),
         deployment,
     ]
 
@@ -123,7 +164,18 @@ def _seed_rules() -> list[Manifest]:
 
 def _seed_config(*, policies: bool) -> Manifest:
     return {
-        "server": {"health": {"address": "0.0.0.0", "port": HEALTH_PORT}},
+        "server": {
+            "health": {"address": "0.0.0.0", "port": HEALTH_PORT},
+            "webhooks": {
+                "port": webhooks.PORT,
+                "service": {"name": webhooks.SEED_SERVICE, "namespace": GARDEN_NAMESPACE},
+            },
+        },
+        "webhooks": {
+            "projectedTokenMount": {"enabled": True},
+            "podTopologySpreadConstraints": {"enabled": True},
+            "seccompProfile": {"enabled": True},
+        },
         "controllers": {
             "clusterID": "<default>",
             "resourceClass": SEED_CLASS,
@@ -137,10 +189,24 @@ def _seed_config(*, policies: bool) -> Manifest:
 
 
 def _config(manager: ResourceManager) -> Manifest:
+    server: Manifest = {"health": {"address": "0.0.0.0", "port": HEALTH_PORT}}
+    if manager.workers:
+        server["webhooks"] = {"port": webhooks.PORT, "tls": {"serverCertDir": _TLS}}
     return {
         "sourceClientConnection": {"namespaces": [manager.namespace]},
         "targetClientConnection": {"kubeconfig": base.KUBECONFIG_PATH},
-        "server": {"health": {"address": "0.0.0.0", "port": HEALTH_PORT}},
+        "server": server,
+        "webhooks": {
+            "projectedTokenMount": {"enabled": manager.workers},
+            "kubernetesServiceHost": {"enabled": manager.workers, "host": manager.api_server},
+            "podTopologySpreadConstraints": {"enabled": manager.workers},
+            "systemComponentsConfig": {
+                "enabled": manager.workers,
+                "nodeSelector": _SYSTEM_COMPONENTS,
+                "podNodeSelector": _SYSTEM_COMPONENTS,
+                "podTolerations": base.tolerations_of(manager.taints),
+            },
+        },
         "controllers": {
             "managedResource": {"syncPeriod": "1h"},
             "garbageCollector": {"enabled": True, "syncPeriod": "12h"},

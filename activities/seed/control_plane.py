@@ -1,6 +1,7 @@
 """The control plane of a shoot in its seed: the API server and the components beside it."""
 
 import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -21,13 +22,13 @@ from activities.components import (
     shoot_system,
     vpn_seed_server,
 )
-from activities.components.managed_resource import managed_resource
+from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import ApiNames, Networks, failure_tolerance, replicas_awake
+from activities.seed.facts import ApiNames, Networks, failure_tolerance, replicas_awake, taints_of_system_pools
 from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
@@ -50,6 +51,7 @@ MINUTE = 60.0
 # Source: spec/flows.md 2, column T.
 _APISERVER_SECONDS = 5 * MINUTE
 _RESOURCE_MANAGER_SECONDS = 5 * MINUTE
+_REGISTRATION_SECONDS = 0.5 * MINUTE
 _CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
 _RESTARTED = (controller_manager.SELECT, base.control_plane_labels(machine_controller_manager.NAME))
 """Labels of controllers that maintenance may restart. The API server is not among them: users would notice that."""
@@ -290,7 +292,10 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_resource_manager(self, task: ShootTask) -> TaskResult:
-        """Apply the resource manager; if its token does not work in the shoot, obtain a new one first."""
+        """Apply the resource manager; if its token does not work in the shoot, obtain a new one first.
+
+        A second run finds the token, the certificate of the webhooks and the registration that the first one applied.
+        """
         view = await self._clusters.cluster(task.technical_id)
         asleep = await is_asleep(self._clusters.seed, view, task)
         secrets = await self._secrets(task, view)
@@ -300,6 +305,9 @@ class ControlPlaneActivities:
             workers=not view.workerless,
             replicas=0 if asleep else replicas_awake(view),
             longest_update_delay=view.longest_update_delay,
+            server="" if view.workerless else (await secrets.generate(_webhooks_certificate(task.technical_id))).name,
+            api_server=ApiNames.of(view).internal,
+            taints=taints_of_system_pools(view.pools),
         )
         objects = resource_manager.objects(manager)
         access = await self._access(resource_manager.NAME, objects)
@@ -310,8 +318,39 @@ class ControlPlaneActivities:
         if not asleep and not await token.works(access):
             await token.obtain()
             note = "got its first token"
-        await rollout.deploy(self._clusters.seed, objects)
+        if view.workerless:
+            await rollout.deploy(self._clusters.seed, objects)
+            gone = [*managed_resource_parts(resource_manager.WEBHOOKS), (resources.SERVICE, resource_manager.NAME)]
+            await rollout.delete(self._clusters.seed, gone, task.technical_id)
+        else:
+            await self._deploy_with_webhooks(task, objects, secrets.get("ca").data["bundle.crt"])
         return TaskResult(secrets=secrets.generated, note=note)
+
+    async def _deploy_with_webhooks(self, task: ShootTask, objects: list[dict[str, Any]], ca_bundle: bytes) -> None:
+        """Apply the resource manager, and the registration of its webhooks in the shoot.
+
+        While the webhooks do not answer, the API server refuses new pods of system components. So a certificate of a
+        new CA follows the bundle that contains this CA, and the first registration follows the pods that answer.
+        """
+        seed, caches, namespace = self._clusters.seed, self._clusters.seed_caches, task.technical_id
+        live = await seed.find(resources.DEPLOYMENT, resource_manager.NAME, namespace)
+        runs = live is not None and (live.get("status") or {}).get("availableReplicas", 0) > 0
+        wanted = resource_manager.webhook_objects(namespace, ca_bundle)
+        registration = managed_resource(resource_manager.WEBHOOKS, namespace, wanted)
+        if await seed.find(resources.MANAGED_RESOURCE, resource_manager.WEBHOOKS, namespace) is not None:
+            await rollout.apply(seed, registration)
+            # A resource manager that does not work cannot register webhooks: only the new revision helps.
+            with contextlib.suppress(TimeoutError):
+                if runs:
+                    await rollout.wait_managed_resource(
+                        caches, resource_manager.WEBHOOKS, namespace, _REGISTRATION_SECONDS
+                    )
+            await rollout.deploy(seed, objects)
+            return
+        await rollout.deploy(seed, objects)
+        if runs:
+            await rollout.wait_deployment(caches, resource_manager.NAME, namespace, _REGISTRATION_SECONDS)
+        await rollout.apply(seed, registration)
 
     @activity.defn
     async def wait_resource_manager(self, task: ShootTask) -> TaskResult:
@@ -324,6 +363,8 @@ class ControlPlaneActivities:
         """Delete the resource manager, with its rights in the seed and its token."""
         select = base.control_plane_labels(resource_manager.NAME)
         await rollout.delete_component(self._clusters.seed, resource_manager.NAME, task.technical_id, select, own=True)
+        service = [(resources.SERVICE, resource_manager.NAME)]
+        await rollout.delete(self._clusters.seed, service, task.technical_id)
         return TaskResult()
 
     # Scheduler and controllers
@@ -661,6 +702,19 @@ async def _apiserver_secrets(
             "vpn_client": vpn_client.name,
         }
     return apiserver.Secrets(**made)
+
+
+def _webhooks_certificate(namespace: str) -> Certificate:
+    """Server certificate of the resource manager's webhooks."""
+    return Certificate(
+        name=f"{resource_manager.NAME}-server",
+        common_name=resource_manager.NAME,
+        usage=Usage.SERVER,
+        signer="ca",
+        # The API server, the webhooks' only client, gets the new CA bundle first, by the same activity.
+        signed_by=SignedBy.CURRENT,
+        dns_names=_service_names(resource_manager.NAME, namespace),
+    )
 
 
 def _component_certificate(name: str, namespace: str) -> Certificate:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from activities.clusters import ClusterView
@@ -75,6 +75,17 @@ def failure_tolerance(view: ClusterView) -> str | None:
 def replicas_awake(view: ClusterView) -> int:
     """Replicas of a component of a control plane that is not hibernated: two if it must survive a failure, else one."""
     return 2 if failure_tolerance(view) else 1
+
+
+def taints_of_system_pools(pools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Taints of the pools on which system components may run; a taint that only prefers other nodes keeps none away."""
+    return [
+        taint
+        for pool in pools
+        if (pool.get("systemComponents") or {}).get("allow", True)
+        for taint in pool.get("taints") or ()
+        if taint["effect"] != "PreferNoSchedule"
+    ]
 
 
 def may_grow(shoot: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
-from activities.components import excess_capacity, priority, resource_manager
+from activities.components import excess_capacity, priority, resource_manager, resource_manager_webhooks
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER
 from api import resources
@@ -90,10 +90,19 @@ class SeedSystemActivities:
                 concerns=lambda each: each["spec"].get("class") == SEED_CLASS,
             )
         await rollout.delete_component(seed, resource_manager.NAME, GARDEN_NAMESPACE, resource_manager.SELECT)
+        # A process that still runs would make its Secret and its webhooks again.
+        await rollout.wait_pods_gone(self._clusters.seed_caches, GARDEN_NAMESPACE, resource_manager.SELECT, 2 * _MINUTE)
         await self._delete_network_policies()
         others = (resources.SERVICE, resources.SERVICE_ACCOUNT, resources.LEASE)
-        await rollout.delete(seed, [(each, resource_manager.NAME) for each in others], GARDEN_NAMESPACE)
+        webhooks = (resources.SERVICE, resources.SECRET)
+        doomed = [
+            *((each, resource_manager.NAME) for each in others),
+            *((each, resource_manager_webhooks.SEED_SERVICE) for each in webhooks),
+        ]
+        await rollout.delete(seed, doomed, GARDEN_NAMESPACE)
         roles = [
+            # The resource manager registers its webhooks itself, and does not run any more.
+            (resources.MUTATING_WEBHOOK_CONFIGURATION, resource_manager_webhooks.OF_SEED),
             (resources.CLUSTER_ROLE_BINDING, resource_manager.SEED_ROLE),
             (resources.CLUSTER_ROLE, resource_manager.SEED_ROLE),
         ]

@@ -24,7 +24,7 @@ from activities.heartbeat import heartbeating
 from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import observability, rollout
-from activities.seed.facts import ApiNames, Networks
+from activities.seed.facts import ApiNames, Networks, taints_of_system_pools
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
@@ -388,14 +388,3 @@ def _pools_of(nodes: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     labels = [node["metadata"].get("labels") or {} for node in nodes]
     names = (constants.WORKER_POOL, constants.WORKER_KUBERNETES_VERSION)
     return {(each[names[0]], each[names[1]]) for each in labels if all(name in each for name in names)}
-
-
-def taints_of_system_pools(pools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Taints of the pools on which system components may run; a taint that only prefers other nodes keeps none away."""
-    return [
-        taint
-        for pool in pools
-        if (pool.get("systemComponents") or {}).get("allow", True)
-        for taint in pool.get("taints") or ()
-        if taint["effect"] != "PreferNoSchedule"
-    ]

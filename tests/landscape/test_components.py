@@ -1,6 +1,7 @@
 """Components that work for a cluster's owners once it exists: they watch its nodes, and size its pods."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -92,6 +93,44 @@ def test_a_new_pod_gets_the_recommended_resources(sized: Shoot) -> None:
     [pod] = json.loads(sized.kubectl("get", "pods", "-l", "app=sized", "-o", "json"))["items"]
     assert pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] == LEAST
     assert "sized" in pod["metadata"]["annotations"]["vpaUpdates"]
+
+
+@pytest.fixture
+def unmanaged(shoot: Shoot) -> Iterator[Shoot]:
+    """The shoot while no resource manager answers."""
+    shoot.control_plane("scale", "deployment/gardener-resource-manager", "--replicas=0")
+    shoot.control_plane("wait", "--for=delete", "pod", "-l", "app=gardener-resource-manager", "--timeout=60s")
+    yield shoot
+    shoot.control_plane("scale", "deployment/gardener-resource-manager", "--replicas=1")
+    shoot.control_plane("rollout", "status", "deployment/gardener-resource-manager", "--timeout=60s")
+
+
+def test_only_pods_of_the_system_wait_for_the_resource_manager(unmanaged: Shoot) -> None:
+    made = [_create_pod(unmanaged, namespace) for namespace in ("kube-system", "default")]
+    unmanaged.control_plane("scale", "deployment/gardener-resource-manager", "--replicas=1")
+
+    assert "failed calling webhook" in made[0]
+    assert json.loads(made[1])["kind"] == "Pod"
+
+    def created() -> dict[str, Any]:
+        answer = _create_pod(unmanaged, "kube-system")
+        made: dict[str, Any] = {} if "failed calling webhook" in answer else json.loads(answer)
+        return made
+
+    pod = eventually(created, "pods of the system are created again", 60)
+    variables = {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}
+    assert variables["KUBERNETES_SERVICE_HOST"] in unmanaged.host_names
+    assert pod["spec"]["nodeSelector"] == {"worker.gardener.cloud/system-components": "true"}
+
+
+def _create_pod(shoot: Shoot, namespace: str) -> str:
+    """Create a pod of the system as a dry run; returns the pod as JSON, or why it is refused."""
+    metadata = {"name": "new", "namespace": namespace, "labels": {"resources.gardener.cloud/managed-by": "gardener"}}
+    spec = {"containers": [{"name": "idle", "image": images.PAUSE}]}
+    pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    command = shoot.argv("create", "--dry-run=server", "-o", "json", "-f", "-")
+    done = subprocess.run(command, input=pod, capture_output=True, text=True, timeout=60)
+    return done.stdout if done.returncode == 0 else done.stderr
 
 
 @pytest.fixture

@@ -32,12 +32,13 @@ from tests.api_servers import free_port
 from tests.gardens import ApiServer
 from tests.unit.charts import archive
 from tests.unit.kube.waiting import until
-from workers.admission import api_server_files, certificates, conversion
+from workers.admission import api_server_files, conversion
 from workers.admission.app import application
 from workers.admission.authority import client_certificate
 from workers.admission.process import AdmissionConfig, CachedGarden, Certificates, serving
 from workers.admission.webhooks import CONVERT_PATH, MUTATE_PATH, PROTECT_PATH, RESTRICT_PATH, VALIDATE_PATH
 from workers.controller_manager.storage_versions import run_storage_version_controller
+from workers.lib import webhook_certificates
 from workers.setup import set_up_garden
 
 pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180, func_only=True)]
@@ -174,7 +175,7 @@ async def test_stored_objects_are_upgraded_in_place_and_both_versions_are_served
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The API server asks without a client certificate, although admission asks for one."""
-    monkeypatch.setattr(certificates, "SETTLE", timedelta(seconds=1))
+    monkeypatch.setattr(webhook_certificates, "SETTLE", timedelta(seconds=1))
     prefix = "migration.controllerdeployment.gardener.cloud/"
     async with garden(tmp_path) as here:
         first = await here.reads(CONTROLLER_DEPLOYMENT)

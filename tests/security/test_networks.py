@@ -24,6 +24,7 @@ from tests.unit.components.test_manifests import NAMESPACE
 
 OWN = [name for namespace, name in PODS if namespace == NAMESPACE]
 PORTS = (443, 1194, 2379, 2381, 8080, 9090, 9093, 9095, 9115, 9443, 15000)
+WEBHOOKS = 10250
 NEEDED = {("etcd-main", 2379), ("etcd-events", 2379), ("vpn-seed-server", 9443)}
 """Pods and ports of its own control plane that an API server needs."""
 
@@ -61,7 +62,7 @@ def test_an_api_server_reaches_only_the_ports_of_its_own_control_plane_that_it_n
 @pytest.mark.attack(actor="T1", asset="A2", finding=8)
 @pytest.mark.parametrize("name", ["garden/gardenlet", "garden/gardener-resource-manager", PROVIDER])
 def test_an_api_server_reaches_no_process_of_the_seed(name: str) -> None:
-    assert not any(CLUSTER.allows(at("kube-apiserver"), at(name), port) for port in (*PORTS, 2718, 8081))
+    assert not any(CLUSTER.allows(at("kube-apiserver"), at(name), port) for port in (*PORTS, 2718, 8081, WEBHOOKS))
 
 
 @pytest.mark.attack(actor="T6", asset="A2", finding=8)
@@ -75,3 +76,13 @@ def test_clients_outside_of_the_seed_reach_a_control_plane_by_the_gateway_alone(
 def test_an_extension_reaches_of_control_planes_the_api_servers_alone(source: str) -> None:
     reached = {(name, port) for name in OWN for port in PORTS if CLUSTER.allows(at(source), at(name), port)}
     assert reached <= {("kube-apiserver", 443)}
+
+
+@pytest.mark.attack(actor="T4", asset="A2", finding=8)
+def test_only_the_api_server_of_a_shoot_calls_the_webhooks_of_its_resource_manager() -> None:
+    """An API server shows webhooks no certificate. Another caller could keep all turns, and hold the system's pods."""
+    callers = {pod.name for pod in PODS.values() if CLUSTER.allows(pod, at("gardener-resource-manager"), WEBHOOKS)}
+    callers |= {
+        each for each in (PUBLIC, PRIVATE, NODE) if CLUSTER.allows(each, at("gardener-resource-manager"), WEBHOOKS)
+    }
+    assert callers == {"kube-apiserver"}

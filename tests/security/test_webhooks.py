@@ -26,13 +26,12 @@ from tests.api_servers import free_port
 from tests.unit.api.shoots import SEED, changed
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers.admission import webhook_clients
 from workers.admission.authority import client_certificate, find_or_create
 from workers.admission.process import AdmissionConfig, Certificates
 from workers.admission.process import serving as both_ports
 from workers.admission.seed_authorizer import PATH, Request, allows
 from workers.admission.webhooks import INTERNAL_DOMAIN_PATH, LIMIT_PATH, MUTATE_PATH, VALIDATE_PATH
-from workers.lib import serving
+from workers.lib import serving, webhook_clients
 
 NOW = datetime.now(UTC)
 OPTIONS: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": NOW, "validity": timedelta(days=1)}

@@ -11,7 +11,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from api.decisions.controller_deployments import Unconvertible, converted
-from workers.admission.webhook_clients import at_once
+from workers.lib.webhook_clients import at_once
 
 _AT_ONCE = 2
 """Maximum number of concurrent conversions. They have turns of their own, so that strangers cannot delay reviews."""

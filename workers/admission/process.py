@@ -22,13 +22,14 @@ from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, WatchEvent
 from kube.errors import ApiError
-from workers.admission import seed_authorizer, webhook_clients
+from workers.admission import seed_authorizer
 from workers.admission.app import application
 from workers.admission.authority import CLIENT, SharedAuthority
-from workers.admission.certificates import AdmissionCertificates, OwnCertificates
+from workers.admission.certificates import OwnCertificates, admission_certificates
 from workers.admission.indexes import INDEXES, Index
 from workers.admission.limits import ResourceAdmissionConfiguration
 from workers.admission.webhooks import CONVERT_PATH
+from workers.lib import webhook_clients
 from workers.lib.access import MASTERS, User, may
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.serving import ClientsFile, ServingCertificate, ShownCertificate
@@ -186,7 +187,7 @@ class Certificates:
         self.webhooks = self._of_files(config.server, optional)
         if config.certificates is not None:
             limits = config.server.resource_admission_configuration
-            keeper = AdmissionCertificates(client, config.certificates, self.webhooks, limits)
+            keeper = admission_certificates(client, config.certificates, self.webhooks, limits)
             self._keep(keeper.run(), keeper.ready)
         self.authorizer = self._of_files(authorizer, required) if authorizer is not None else None
         accepting = [each for each in (self.webhooks, self.authorizer) if each is not None]

@@ -16,7 +16,7 @@ class Gate:
 
 
 GATES: Mapping[str, Gate] = {
-    "DefaultSeccompProfile": Gate(True, "pods of control planes have profile RuntimeDefault"),
+    "DefaultSeccompProfile": Gate(True, "pods of control planes and of extensions have profile RuntimeDefault"),
     "InPlaceNodeUpdates": Gate(False, "nodes are updated by replacement: updateStrategy AutoRollingUpdate"),
     "IstioTLSTermination": Gate(False, "the gateway passes TLS through to API servers"),
     "LiveControlPlaneMigration": Gate(False, "a control plane stops while it moves to another seed"),

@@ -6,7 +6,7 @@ manager lacks may be configured; if it is enabled, the process logs a warning wi
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -72,10 +72,20 @@ class TLS(ApiModel):
     """Folder with ``tls.crt`` and ``tls.key``."""
 
 
+class Service(ApiModel):
+    name: str
+    namespace: str
+    port: int = Field(default=443, ge=1, le=65535)
+
+
 class WebhookServer(ApiModel):
     bind_address: str = "0.0.0.0"
     port: int = Field(default=9449, ge=0, le=65535)
     tls: TLS | None = None
+    """Certificate in files, which are read again when they change. The webhooks are registered elsewhere."""
+    service: Service | None = None
+    """Service of this server, in place of ``tls``: the process makes and renews its certificate, keeps it in a Secret
+    with the name of the Service, and registers its webhooks in the source cluster."""
 
 
 class Server(ApiModel):
@@ -83,7 +93,7 @@ class Server(ApiModel):
     """Address of /healthz, /readyz and /metrics."""
     metrics: Address | None = None
     """One more address of /metrics."""
-    webhooks: WebhookServer | None = None
+    webhooks: WebhookServer = WebhookServer()
 
 
 class LeaderElection(LeaderElectionConfig):
@@ -103,19 +113,51 @@ class Lacking(ApiModel):
     enabled: bool = False
 
 
+class ProjectedTokenMount(ApiModel):
+    enabled: bool = False
+    expiration_seconds: int = Field(default=43200, ge=600)
+    """Validity of the tokens. A kubelet renews them when 80 % of it are over."""
+
+
+class KubernetesServiceHost(ApiModel):
+    enabled: bool = False
+    host: str = ""
+    """Host name of the API server."""
+
+    @model_validator(mode="after")
+    def _has_host(self) -> Self:
+        if self.enabled and not self.host:
+            raise ValueError("host must be set where kubernetesServiceHost is enabled")
+        return self
+
+
+class Webhook(ApiModel):
+    enabled: bool = False
+
+
+class SystemComponentsConfig(ApiModel):
+    enabled: bool = False
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes whose taints the pods tolerate."""
+    pod_node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that a pod's node must have."""
+    pod_tolerations: tuple[dict[str, Any], ...] = ()
+    """Tolerations of all pods."""
+
+
 class Webhooks(ApiModel):
     crd_deletion_protection: Lacking = Field(default=Lacking(), alias="crdDeletionProtection")
     endpoint_slice_hints: Lacking = Lacking()
     extension_validation: Lacking = Lacking()
     high_availability_config: Lacking = Lacking()
-    kubernetes_service_host: Lacking = Lacking()
+    kubernetes_service_host: KubernetesServiceHost = KubernetesServiceHost()
     node_agent_authorizer: Lacking = Lacking()
     pod_kube_api_server_load_balancing: Lacking = Lacking()
     pod_scheduler_name: Lacking = Lacking()
-    pod_topology_spread_constraints: Lacking = Lacking()
-    projected_token_mount: Lacking = Lacking()
-    seccomp_profile: Lacking = Lacking()
-    system_components_config: Lacking = Lacking()
+    pod_topology_spread_constraints: Webhook = Webhook()
+    projected_token_mount: ProjectedTokenMount = ProjectedTokenMount()
+    seccomp_profile: Webhook = Webhook()
+    system_components_config: SystemComponentsConfig = SystemComponentsConfig()
     token_invalidator: Lacking = Lacking()
     vpa_in_place_updates: Lacking = Field(default=Lacking(), alias="vpaInPlaceUpdates")
 
@@ -226,6 +268,13 @@ class Controllers(ApiModel):
     network_policy: NetworkPolicyController = NetworkPolicyController()
 
 
+_SERVED = (
+    "kubernetes_service_host",
+    "pod_topology_spread_constraints",
+    "projected_token_mount",
+    "seccomp_profile",
+    "system_components_config",
+)
 _INSTEAD = {
     "webhooks.crdDeletionProtection": "admission policies of the seed do it",
     "webhooks.extensionValidation": "schemas of the definitions and admission policies of the seed do it",
@@ -246,6 +295,16 @@ class ResourceManagerConfig(ApiModel):
     controllers: Controllers = Controllers()
     webhooks: Webhooks = Webhooks()
     leader_election: LeaderElection = LeaderElection()
+
+    @model_validator(mode="after")
+    def _webhooks_have_a_certificate(self) -> Self:
+        server = self.server.webhooks
+        enabled = any(getattr(self.webhooks, name).enabled for name in _SERVED)
+        if enabled and (server.tls is None) == (server.service is None):
+            raise ValueError("server.webhooks needs either tls or service where a webhook is enabled")
+        if enabled and server.service is not None and self.target_client_connection is not None:
+            raise ValueError("server.webhooks.service needs a target cluster that is the source cluster")
+        return self
 
     def lacking(self) -> list[str]:
         """A text on each feature that is enabled and that this resource manager lacks."""

@@ -274,6 +274,11 @@ class Equivalences:
         return self._same.get(kind, kind), reference.namespace, reference.name
 
 
+_FOR_WEBHOOKS = ("Deployment", "StatefulSet", "CronJob")
+"""Kinds whose pods get the label of managed objects. No webhook that asks for it is for pods of DaemonSets, which the
+label would replace once; the template of a Job cannot change."""
+
+
 def finish(obj: Object, *, inject_labels: Mapping[str, str], origin: str, managed_by: str) -> Object:
     """The object as it is applied: with our labels and annotations, and without fields that are no desired state."""
     wanted = deepcopy(obj)
@@ -286,10 +291,12 @@ def finish(obj: Object, *, inject_labels: Mapping[str, str], origin: str, manage
     if not truthy_annotation(wanted, names.IGNORE):
         annotations[names.DESCRIPTION] = names.DO_NOT_EDIT
     metadata["annotations"] = annotations
+    # Webhooks know pods of ManagedResources by this label.
+    for_pods = {**inject_labels, names.MANAGED_BY: managed_by} if wanted["kind"] in _FOR_WEBHOOKS else inject_labels
+    for template in pod_templates(wanted) if for_pods else ():
+        inner = template.setdefault("metadata", {})
+        inner["labels"] = {**(inner.get("labels") or {}), **for_pods}
     if inject_labels:
-        for template in pod_templates(wanted):
-            inner = template.setdefault("metadata", {})
-            inner["labels"] = {**(inner.get("labels") or {}), **inject_labels}
         for claim in (wanted.get("spec") or {}).get("volumeClaimTemplates") or ():
             inner = claim.setdefault("metadata", {})
             inner["labels"] = {**(inner.get("labels") or {}), **inject_labels}

@@ -15,6 +15,7 @@ from workers.lib.runtime import ConfigError, Health, adjust_logging, load_config
 from workers.resource_manager.config import NodeCriticalComponentsController, ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client
 from workers.resource_manager.managed_resources import ManagedResourceController
+from workers.resource_manager.webhooks import Webhooks
 
 _log = logging.getLogger(__name__)
 
@@ -42,10 +43,16 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     target = await target_client(connection) if connection is not None else source
     source_caches = Caches(source, keep=_without_secrets)
     target_caches = Caches(target) if target is not source else source_caches
-    try:
+    webhooks = Webhooks(config, source=source, target=target, target_caches=target_caches)
+
+    async def control() -> None:
+        await webhooks.ready.wait()
         parts = await _controllers(config, source, source_caches, target, target_caches, health)
         health.ready = config.leader_election.leader_elect  # a replica that is not the leader is ready, too
         await run_as_leader(source, config.leader_election, _NAME, _side_by_side(parts))
+
+    try:
+        await asyncio.gather(webhooks.run(), control())
     finally:
         await source_caches.close()
         await target_caches.close()

@@ -13,25 +13,18 @@ from cryptography import x509
 from activities.secrets.crypto import KeyPair
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers.admission import certificates as module
-from workers.admission.certificates import (
-    SETTLE,
-    AdmissionCertificates,
-    Held,
-    OwnCertificates,
-    Step,
-    first,
-    next_step,
-    taken,
-)
+from workers.admission.certificates import OwnCertificates, admission_certificates
 from workers.admission.process import AdmissionConfig
+from workers.lib import webhook_certificates as module
 from workers.lib.runtime import ConfigError, load_config
 from workers.lib.serving import ShownCertificate
+from workers.lib.webhook_certificates import SETTLE, Held, Step, WebhookCertificates, first, next_step, taken
 
 SECRETS = "/api/v1/secrets"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 HOST = "admission.example.org"
 CONFIG = OwnCertificates(url=f"https://{HOST}:9443")
+SERVER = CONFIG.server
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)
 
@@ -42,50 +35,50 @@ def step(held: Held, now: datetime, *, asked: bool = False, trusted: datetime = 
 
 def test_a_renewal_from_its_beginning_to_its_end() -> None:
     """At no time is anything shown that is not trusted."""
-    held = first(HOST, NOW)
+    held = first(SERVER, NOW)
     due = step(held, NOW)
     assert NOW + 23 * DAY < due < NOW + 25 * DAY
     assert step(held, due) is Step.RENEW_AUTHORITY
 
-    both = taken(held, Step.RENEW_AUTHORITY, HOST, due)
+    both = taken(held, Step.RENEW_AUTHORITY, SERVER, due)
     assert both.bundle == both.authority.certificate + held.authority.certificate
     assert both.serving == held.serving, "shown by the old one, until the new one is trusted"
     assert step(both, due, trusted=due) == due + SETTLE
     assert step(both, due + SETTLE, trusted=due) is Step.RENEW_SERVING
 
-    shown = taken(both, Step.RENEW_SERVING, HOST, due + SETTLE)
+    shown = taken(both, Step.RENEW_SERVING, SERVER, due + SETTLE)
     assert shown.bundle == both.bundle
     forget = step(shown, due + SETTLE, trusted=due)
     assert forget == due + SETTLE + DAY
     assert step(shown, forget, trusted=due) is Step.FORGET_OLD
 
-    ended = taken(shown, Step.FORGET_OLD, HOST, forget)
+    ended = taken(shown, Step.FORGET_OLD, SERVER, forget)
     assert ended.bundle == ended.authority.certificate
     assert step(ended, forget, trusted=due) > forget + 20 * DAY
 
 
 def test_a_requested_authority_is_created_at_once_and_no_third_one_before_the_first_is_dropped() -> None:
-    held = first(HOST, NOW)
+    held = first(SERVER, NOW)
     assert step(held, NOW, asked=True) is Step.RENEW_AUTHORITY
-    both = taken(held, Step.RENEW_AUTHORITY, HOST, NOW)
+    both = taken(held, Step.RENEW_AUTHORITY, SERVER, NOW)
     assert step(both, NOW, asked=True, trusted=NOW) == NOW + SETTLE
 
 
 def test_another_address_needs_no_other_authority() -> None:
-    held = first("198.18.0.1", NOW)
+    held = first(OwnCertificates(url="https://198.18.0.1:9443").server, NOW)
     assert step(held, NOW, host="198.18.0.1") > NOW + DAY
     assert step(held, NOW) is Step.RENEW_SERVING
 
 
 def test_old_and_new_authorities_never_share_a_name() -> None:
     """Clients find the issuer of a certificate by this name."""
-    one, other = (first(HOST, NOW + timedelta(seconds=number)).authority for number in (0, 1))
+    one, other = (first(SERVER, NOW + timedelta(seconds=number)).authority for number in (0, 1))
     subjects = {x509.load_pem_x509_certificate(each.certificate).subject.rfc4514_string() for each in (one, other)}
     assert len(subjects) == 2
 
 
 class Replica:
-    def __init__(self, keeper: AdmissionCertificates, shown: ShownCertificate) -> None:
+    def __init__(self, keeper: WebhookCertificates, shown: ShownCertificate) -> None:
         self.keeper = keeper
         self._shown = shown
 
@@ -124,7 +117,7 @@ class Garden:
     async def replica(self) -> AsyncIterator[Replica]:
         async with self.api.client() as client:
             shown = ShownCertificate()
-            keeper = AdmissionCertificates(client, CONFIG, shown)
+            keeper = admission_certificates(client, CONFIG, shown)
             running = asyncio.create_task(keeper.run())
             yield Replica(keeper, shown)
             running.cancel()

@@ -9,8 +9,8 @@ from aiohttp.test_utils import TestClient
 
 from tests.unit.admission.webhooks import BINDING, SECRET, ask, patched
 from tests.unit.api.shoots import PROJECT, REGISTRATION, SEED, SHOOT, changed, complete
-from workers.admission.app import patch
 from workers.admission.webhooks import webhook_configurations
+from workers.lib.reviews import patch
 
 REPOSITORY = {"ref": "registry.example.org/charts/local:v1", "pullSecretRef": {"name": "pull"}}
 

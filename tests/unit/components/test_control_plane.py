@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
 from activities.components import resource_manager
+from activities.managed_resources import secrets_checksum
 from activities.secrets.configs import (
     Certificate,
     CertificateAuthority,
@@ -36,6 +37,8 @@ from workers.resource_manager.config import ResourceManagerConfig
 
 NAMESPACE = "shoot--dev--a"
 SECRETS = "/api/v1/secrets"
+MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+DEPLOYMENTS = "/apis/apps/v1/deployments"
 SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
 TASK = ShootTask(
     shoot=ShootRef(namespace="garden-dev", name="a", uid="u-1"),
@@ -358,6 +361,83 @@ def test_one_replica_of_a_resource_manager_leads():
     assert {"get", "create", "update"} <= set(rule["verbs"])
 
 
+def of_webhooks(world, what="managedresources"):
+    """The ManagedResource that registers the webhooks, or the Deployment that serves them."""
+    if what == "managedresources":
+        return world.seed.find(MANAGED_RESOURCES, "shoot-core-gardener-resource-manager", NAMESPACE)
+    return world.seed.find(DEPLOYMENTS, "gardener-resource-manager", NAMESPACE)
+
+
+def rolled_out(world):
+    """Report that the newest revision of the resource manager runs."""
+    generation = of_webhooks(world, "deployments")["metadata"].get("generation", 1)
+    status = {"observedGeneration": generation, "updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}
+    world.seed.change(DEPLOYMENTS, "gardener-resource-manager", NAMESPACE, {"status": status})
+
+
+async def test_webhooks_are_registered_once_pods_answer_them(world):
+    """A resource manager of an earlier version serves none: pods of the system would be held until its end."""
+    tell_about_rights(world, allowed=True)
+    await world.control_plane.deploy_resource_manager(TASK)
+    world.seed.remove(MANAGED_RESOURCES, "shoot-core-gardener-resource-manager", NAMESPACE)
+    earlier = {"spec": {"template": {"metadata": {"labels": {"of": "earlier"}}}}}
+    world.seed.change(DEPLOYMENTS, "gardener-resource-manager", NAMESPACE, earlier)
+    world.seed.change(
+        DEPLOYMENTS,
+        "gardener-resource-manager",
+        NAMESPACE,
+        {"status": {"observedGeneration": 0, "availableReplicas": 1}},
+    )
+    deploying = asyncio.create_task(world.control_plane.deploy_resource_manager(TASK))
+    cache = world.clusters.seed_caches
+    await until(lambda: any(each.resource.plural == "deployments" and each.is_synced for each in cache.started()))
+    assert of_webhooks(world) is None
+
+    rolled_out(world)
+    await deploying
+    assert of_webhooks(world)
+
+
+ROTATION = {"phase": "Preparing", "lastInitiationTime": "2026-11-21T10:00:00Z"}
+CONDITIONS = ("Applied", "Healthy", "Progressing")
+
+
+async def test_a_bundle_with_the_new_ca_comes_before_its_certificate(world, monkeypatch):
+    """Otherwise the API server would refuse the certificate, and with it all new pods of the system."""
+    tell_about_rights(world, allowed=True)
+    await world.control_plane.deploy_resource_manager(TASK)
+    rolled_out(world)
+    before = world.secret("managedresource-shoot-core-gardener-resource-manager")["data"]
+    cluster = {**SHOOT, "status": {"credentials": {"rotation": {"certificateAuthorities": ROTATION}}}}
+    manager = await SecretsManager.of_shoot(world.clusters.seed, NAMESPACE, cluster)
+    await manager.generate(CertificateAuthority("ca"))
+    world.pin(cluster)
+    mounted = of_webhooks(world, "deployments")["spec"]["template"]["spec"]["volumes"]
+
+    deploying = asyncio.create_task(world.control_plane.deploy_resource_manager(TASK))
+    await until(lambda: world.secret("managedresource-shoot-core-gardener-resource-manager")["data"] != before)
+    cache = world.clusters.seed_caches
+    await until(lambda: any(each.resource.plural == "managedresources" and each.is_synced for each in cache.started()))
+    assert of_webhooks(world, "deployments")["spec"]["template"]["spec"]["volumes"] == mounted
+
+    applied = [{"type": f"Resources{each}", "status": str(each != "Progressing")} for each in CONDITIONS]
+    checksum = secrets_checksum([world.secret("managedresource-shoot-core-gardener-resource-manager")])
+    status = {"observedGeneration": 1, "secretsDataChecksum": checksum, "conditions": applied}
+    world.seed.change(MANAGED_RESOURCES, "shoot-core-gardener-resource-manager", NAMESPACE, {"status": status})
+    await deploying
+    assert of_webhooks(world, "deployments")["spec"]["template"]["spec"]["volumes"] != mounted
+
+
+async def test_a_shoot_without_workers_has_no_webhooks(world):
+    tell_about_rights(world, allowed=True)
+    await world.control_plane.deploy_resource_manager(TASK)
+    world.pin({**SHOOT, "spec": {**SHOOT["spec"], "provider": {"type": "local"}}})
+    await world.control_plane.deploy_resource_manager(TASK)
+
+    assert of_webhooks(world) is None
+    assert world.seed.find("/api/v1/services", "gardener-resource-manager", NAMESPACE) is None
+
+
 @pytest.mark.parametrize("loss", ["token expired", "rights removed"])
 async def test_a_resource_manager_without_a_valid_token_gets_a_new_one(world, loss):
     """It renews its own token, so after a long sleep or a deleted binding only this task can give it a new one."""
@@ -467,8 +547,8 @@ async def test_deletion_takes_what_deployment_made_and_can_be_repeated(world):
 
     kept = (SECRETS, "/apis/extensions.gardener.cloud/v1alpha1/clusters")
     left = [(path, name) for (path, _, name) in world.seed.objects if path not in kept]
-    rights = "shoot-core-machine-controller-manager"
-    assert left == [("/apis/resources.gardener.cloud/v1alpha1/managedresources", rights)]
+    # Another activity deletes all ManagedResources, while the resource manager runs.
+    assert {path for path, _ in left} == {MANAGED_RESOURCES}
 
 
 async def test_clients_are_forwarded_after_a_move_until_the_control_plane_is_back(world):

@@ -33,7 +33,7 @@ from activities.components import (
     vpn_shoot,
 )
 from activities.components.managed_resource import managed_resource
-from activities.shoot.system import taints_of_system_pools
+from activities.seed.facts import taints_of_system_pools
 from api.core.v1beta1.shoot import ClusterAutoscaler, NodeLocalDNS, VerticalPodAutoscaler
 from tests.unit.components.test_apiserver import server
 
@@ -80,7 +80,9 @@ IN_THE_SEED = {
     "kube-scheduler": scheduler.objects(
         scheduler.Scheduler(NAMESPACE, "1.37.1", 1, "generic", "ca-client-bundle", "server")
     ),
-    "gardener-resource-manager": resource_manager.objects(resource_manager.ResourceManager(NAMESPACE, "generic")),
+    "gardener-resource-manager": resource_manager.objects(
+        resource_manager.ResourceManager(NAMESPACE, "generic", server="server", api_server="api.example.org")
+    ),
     "machine-controller-manager": machine_controller_manager.objects(
         machine_controller_manager.MachineControllerManager(NAMESPACE, "generic")
     ),

@@ -57,7 +57,7 @@ class Phases:
             "kube-apiserver": control_plane.deploy_apiserver,
             "kube-controller-manager": control_plane.deploy_kube_controller_manager,
             "kube-scheduler": control_plane.deploy_scheduler,
-            "gardener-resource-manager": control_plane.deploy_resource_manager,
+            "gardener-resource-manager, and the API server at it": control_plane.deploy_resource_manager,
             "machine-controller-manager": control_plane.deploy_machine_controller_manager,
             "cluster-autoscaler": AutoscalerActivities(world.clusters).deploy_autoscaler,
             "vpn-seed-server": control_plane.deploy_vpn_server,

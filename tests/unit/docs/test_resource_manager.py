@@ -18,6 +18,7 @@ TABLES = (
     "garbage collector",
     "token requestor",
     "node critical components",
+    "webhooks",
     "deletion protection",
     "extension validation",
 )

@@ -68,9 +68,10 @@ def test_labels_are_injected_into_pods_and_not_into_selectors():
     """A selector is immutable, and pods without the label would be cleaned away with the user's."""
     done = finish(deployment(), inject_labels={"x": "y"}, origin="ns/one", managed_by="gardener")
 
-    assert done["spec"]["template"]["metadata"]["labels"] == {"a": "b", "x": "y"}
+    managed = {"x": "y", "resources.gardener.cloud/managed-by": "gardener"}
+    assert done["spec"]["template"]["metadata"]["labels"] == {"a": "b", **managed}
     assert done["spec"]["selector"] == {"matchLabels": {"a": "b"}}
-    assert done["metadata"]["labels"] == {"x": "y", "resources.gardener.cloud/managed-by": "gardener"}
+    assert done["metadata"]["labels"] == managed
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,17 @@ def test_labels_reach_every_template(kind, spec):
     obj = {"apiVersion": "x/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}
     done = finish(obj, inject_labels={"x": "y"}, origin="o", managed_by="m")
 
-    assert str(done["spec"]).count("{'x': 'y'}") == (2 if kind == "StatefulSet" else 1)
+    assert str(done["spec"]).count("'x': 'y'") == (2 if kind == "StatefulSet" else 1)
+
+
+@pytest.mark.parametrize(("kind", "labelled"), [("Deployment", True), ("DaemonSet", False), ("Job", False)])
+def test_webhooks_know_pods_of_deployments_by_a_label(kind, labelled):
+    """It would replace all pods of a DaemonSet once, and the template of a Job cannot change."""
+    obj = {"apiVersion": "x/v1", "kind": kind, "metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}
+    done = finish(obj, inject_labels={}, origin="o", managed_by="m")
+
+    labels = (done["spec"]["template"].get("metadata") or {}).get("labels") or {}
+    assert labels == ({"resources.gardener.cloud/managed-by": "m"} if labelled else {})
 
 
 def test_fields_that_are_no_desired_state_are_not_applied():

@@ -21,7 +21,7 @@ from api import resources
 from api.crds import crds
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from tests.api_servers import ready
+from tests.api_servers import free_port, ready
 from tests.charts.test_rendering import rendered
 from tests.gardens import ADMIN, ApiServer
 from tests.unit.kube.waiting import until
@@ -85,6 +85,7 @@ async def running(server: ApiServer, admin: KubeClient, tmp_path: Path) -> Async
     (tmp_path / "kubeconfig").write_text(json.dumps(server.kubeconfig(MANAGER)))
     config["sourceClientConnection"] = {"kubeconfig": str(tmp_path / "kubeconfig")}
     config["server"]["health"] = {"address": "127.0.0.1", "port": 0}
+    config["server"]["webhooks"] |= {"bindAddress": "127.0.0.1", "port": free_port()}
     (tmp_path / "config.yaml").write_text(to_json(config))
     process = asyncio.create_task(run(str(tmp_path / "config.yaml")))
     yield

@@ -177,6 +177,7 @@ controllers:
   tokenRequestor: {enabled: true, concurrentSyncs: 5}
 webhooks:
   crdDeletionProtection: {enabled: true}
+  endpointSliceHints: {enabled: true}
   kubernetesServiceHost: {enabled: true, host: api.example.com}
   projectedTokenMount: {enabled: true, expirationSeconds: 43200}
   seccompProfile: {enabled: false}
@@ -193,9 +194,10 @@ def test_gardeners_configuration_is_read():
     assert config.controllers.csr_approver.machine_namespace == "shoot--foo--bar"
     assert [each.split(" ")[0] for each in config.lacking()] == [
         "webhooks.crdDeletionProtection",
-        "webhooks.kubernetesServiceHost",
-        "webhooks.projectedTokenMount",
+        "webhooks.endpointSliceHints",
     ]
+    assert config.webhooks.kubernetes_service_host.host == "api.example.com"
+    assert config.webhooks.projected_token_mount.expiration_seconds == 43200
 
 
 @pytest.mark.row("configuration", "sourceClientConnection, targetClientConnection: namespace restriction")

@@ -25,7 +25,7 @@ from activities.secrets.configs import (
 from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
 from activities.seed import vpa
-from activities.seed.control_plane import _apiserver_secrets, _component_certificate
+from activities.seed.control_plane import _apiserver_secrets, _component_certificate, _webhooks_certificate
 from activities.seed.facts import ApiNames, Networks
 from tests.pages import check_table
 from tests.unit.secrets.conftest import MemoryCluster
@@ -52,6 +52,7 @@ SERVERS = {  # still by the old one while clients may know only that
     "vpn-seed-server": "ca-vpn",
 }
 WITH_THEIR_CLIENTS = {
+    "gardener-resource-manager-server": "ca",
     "vpa-admission-controller-server": "ca",
     "metrics-server": "ca-metrics-server",
     "etcd-peer-server-main": "ca-etcd-peer",
@@ -135,6 +136,7 @@ def _certificates() -> list[Certificate]:
         etcd.peer_certificate("main", NAMESPACE),
         etcd.client_certificate(),
         vpa.certificate(NAMESPACE),
+        _webhooks_certificate(NAMESPACE),
         Certificate(name="vpn-seed-server", common_name="vpn-seed-server", signer="ca-vpn", **server),
         Certificate(name="vpn-shoot-client", common_name="vpn-shoot-client", signer="ca-vpn", usage=Usage.CLIENT),
         Certificate(

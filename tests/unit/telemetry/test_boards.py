@@ -13,11 +13,10 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from tests.front_door import METRICS as OF_FRONT_DOOR
 from tests.unit.telemetry.test_metrics import PROJECT, SEED, SHOOT
-from workers.admission import app, webhook_clients
 from workers.admission import process as admission
 from workers.controller_manager import metrics as garden
 from workers.controller_manager.watchers import shoots
-from workers.lib import codec
+from workers.lib import codec, reviews, webhook_clients
 from workers.lib.metrics import flows, requests
 from workers.subresources import app as subresources
 from workers.subresources import limits
@@ -26,7 +25,7 @@ CHARTS = Path(__file__).parents[3] / "charts"
 BOARDS = sorted(CHARTS.glob("*/dashboards/*.json"))
 RULES = sorted(CHARTS.glob("*/rules/*.yaml"))
 _SUFFIXES = {Histogram: ("_bucket", "_count", "_sum"), Counter: ("_total",), Gauge: ("",)}
-_MODULES = (flows, requests, shoots, app, admission, codec, webhook_clients, subresources, limits)
+_MODULES = (flows, requests, shoots, reviews, admission, codec, webhook_clients, subresources, limits)
 """Where metrics are made; importing them registers them."""
 FROM_SCRAPE = {"instance", "job", "namespace", "pod"}
 """Labels that Prometheus itself adds."""
