@@ -262,9 +262,9 @@ class Step:
 class Plan:
     step: Step | None
     intent: Object = field(default_factory=dict)
-    """Fields of the status that must be stored before the step: which ordinal is used up, which replica is pending."""
+    """Field of the status that must be stored before the step: which replica is pending."""
     status: Object = field(default_factory=dict)
-    """The other fields of the status, without conditions."""
+    """The other fields of the status, without conditions. The ordinal of a new Shoot counts as used."""
     blocked: str = ""
     """Why replicas that are too many stay; empty if none do."""
 
@@ -304,15 +304,13 @@ def plan(
         name, reason, number = step.name, _REASONS[Stage.SHOOT_RECONCILING], number + 1
     told = {"name": name, "reason": reason, **({"retries": retries} if retries else {})}
     since = known.get("since") if told == {key: value for key, value in known.items() if key != "since"} else None
-    intent = {
-        "nextReplicaNumber": number,
-        "pendingReplica": {**told, "since": since or timestamp(now)} if name else None,
-    }
+    intent = {"pendingReplica": {**told, "since": since or timestamp(now)} if name else None}
     updated = [each for each in replicas if each.has(update)]
     # Without replicas, a partition keeps the revision of the ordinals below it.
     done = (bool(replicas) or not _partition(set_)) and all(each.has(update) and each.is_ready for each in replicas)
     status = {
         "observedGeneration": set_.metadata.generation,
+        "nextReplicaNumber": number,
         "replicas": len(replicas),
         "readyReplicas": sum(each.is_ready for each in replicas),
         "currentReplicas": sum(each.has(update if done else current) for each in replicas),

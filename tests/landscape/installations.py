@@ -35,9 +35,9 @@ def unregister(landscape: Landscape, *names: str, seconds: float = 60) -> None:
     """Delete ControllerRegistrations, and when their installations are gone, the ControllerDeployments."""
     if not names:
         return
-    landscape.kubectl("garden", "delete", "controllerregistrations", *names, "--wait=false")
+    landscape.kubectl("garden", "delete", "controllerregistrations", *names, "--ignore-not-found", "--wait=false")
     eventually(lambda: not installations(landscape, *names), f"the end of the installations of {names}", seconds)
-    landscape.kubectl("garden", "delete", "controllerdeployments", *names, "--timeout=30s")
+    landscape.kubectl("garden", "delete", "controllerdeployments", *names, "--ignore-not-found", "--timeout=30s")
 
 
 def apply(landscape: Landscape, obj: dict[str, Any]) -> None:

@@ -46,6 +46,13 @@ spec:
 """
 }
 NOTES = {"templates/a.yaml": CONFIG_MAP}
+WRONG = f"sha256:{'0' * 64}"
+TOLD = {
+    "no-values": ("Valid", "ChartCannotBeRendered: .*set values.region of the ControllerDeployment"),
+    "wrong-digest": ("Valid", f"OCIChartCannotBePulled: .*{WRONG}"),
+    "never-healthy": ("Healthy", "ControllerNotHealthy: Deployment .*/notes is unhealthy"),
+}
+"""For each registration that cannot be installed, a condition that is False, and its reason and message."""
 
 
 @pytest.fixture
@@ -68,7 +75,9 @@ def registry(landscape: Landscape, tmp_path: Path) -> Iterator[str]:
     with background([*network, *server, str(pair.certificate), str(pair.key)]):
         eventually(lambda: _listens(plan.central_address), "the registry listens", 20)
         yield f"{plan.central_address}:{PORT}/charts/notes"
-    landscape.kubectl("garden", "-n", "garden", "delete", "secret", "registry-ca")
+    # Its ControllerDeployment protects the Secret from deletion.
+    unregister(landscape, *TOLD, "good")
+    landscape.kubectl("garden", "-n", "garden", "delete", "secret", "registry-ca", "--timeout=30s")
 
 
 def _listens(address: str) -> bool:
@@ -83,22 +92,16 @@ def test_extensions_that_cannot_be_installed_say_what_to_do_and_others_go_on(
     landscape: Landscape, shoot: Shoot, registry: str
 ) -> None:
     chart = {"repository": registry, "caBundleSecretRef": {"name": "registry-ca"}}
-    wrong = f"sha256:{'0' * 64}"
     register(landscape, "no-values", raw_chart(NO_VALUES))
-    register(landscape, "wrong-digest", {"ociRepository": {**chart, "digest": wrong}})
+    register(landscape, "wrong-digest", {"ociRepository": {**chart, "digest": WRONG}})
     register(landscape, "never-healthy", raw_chart(NEVER_HEALTHY))
     register(landscape, "good", raw_chart(NOTES))
-    broken = {
-        "no-values": ("Valid", "ChartCannotBeRendered: .*set values.region of the ControllerDeployment"),
-        "wrong-digest": ("Valid", f"OCIChartCannotBePulled: .*{wrong}"),
-        "never-healthy": ("Healthy", "ControllerNotHealthy: .*deployment.*notes"),
-    }
 
-    for name, (condition, _) in broken.items():
+    for name, (condition, _) in TOLD.items():
         eventually(lambda: everywhere(landscape, name, {condition: "False"}), f"condition {condition} of {name}", 60)
     eventually(lambda: everywhere(landscape, "good", GOOD), "the extension beside them", 60)
     assert everywhere(landscape, "provider-local", GOOD)
-    for name, (condition, said) in broken.items():
+    for name, (condition, said) in TOLD.items():
         for each in installations(landscape, name):
             text = f"{conditions(each, 'reason')[condition]}: {conditions(each, 'message')[condition]}"
             assert re.search(said, text), text
@@ -112,9 +115,8 @@ def test_extensions_that_cannot_be_installed_say_what_to_do_and_others_go_on(
     deploy(landscape, "no-values", raw_chart(NO_VALUES) | {"values": {"region": "# comment"}})
     deploy(landscape, "wrong-digest", {"ociRepository": {**chart, "digest": Registry().digest}})
     deploy(landscape, "never-healthy", raw_chart(NOTES))
-    for name in broken:
+    for name in TOLD:
         eventually(lambda: everywhere(landscape, name, GOOD), f"{name}, corrected", 60)
-    unregister(landscape, *broken, "good")
 
 
 def test_each_installation_ends_well_though_gardenlets_and_controller_manager_are_killed(landscape: Landscape) -> None:

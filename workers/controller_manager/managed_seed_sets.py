@@ -4,7 +4,8 @@
 intent in the status, writes one object of a replica, then stores the rest of the status. It reads all objects of a set
 from the API server, so that a step of an earlier reconcile, or of a process that died, is never done twice:
 
-- An ordinal counts as used before its Shoot is created. A process that dies in between leaves a gap.
+- An ordinal counts as used once its Shoot exists, or an object of another owner has its name. A process that dies
+  before the creation leaves the ordinal free, and the next reconcile creates the Shoot with the same ordinal.
 - All other steps depend on what exists: a second run finds the first one's object, or its deletion.
 """
 
@@ -148,18 +149,17 @@ class ManagedSeedSetReconciler:
         made = plan(set_, replicas, current, update, datetime.now(UTC), self._rules)
         found = await self._write_status(found, made.intent)
         fault = await self._try(found, made, replicas, by_hash)
-        if (
-            isinstance(fault, Forbidden | Invalid | BadRequest)
-            and made.step
-            and made.step.action is Action.CREATE_SHOOT
-        ):
-            # The API server has certainly created nothing, so the ordinal is free again.
-            number = made.intent["nextReplicaNumber"] - 1
-            found = await self._write_status(found, {"nextReplicaNumber": number, "pendingReplica": None})
+        status = made.status
+        if fault is not None and made.step and made.step.action is Action.CREATE_SHOOT:
+            if not isinstance(fault, AlreadyExists):
+                # If the Shoot exists nevertheless, the next reconcile reads it, and counts its ordinal as used.
+                status = {**status, "nextReplicaNumber": status["nextReplicaNumber"] - 1}
+            if isinstance(fault, Forbidden | Invalid | BadRequest):
+                status = {**status, "pendingReplica": None}  # the API server has certainly created nothing
         told = conditions(set_, replicas, made, str(fault or ""), self._rules)
         known = (found.get("status") or {}).get("conditions") or []
         now = timestamp(datetime.now(UTC))
-        found = await self._write_status(found, {**made.status, "conditions": set_conditions(known, told, now)})
+        found = await self._write_status(found, {**status, "conditions": set_conditions(known, told, now)})
         if fault is not None:
             raise fault
         await self._forget(set_, made, revisions, replicas)

@@ -53,8 +53,6 @@ class SeedController:
         self._identity = identity
         self._seeds = own_seed(clusters)
         self._has_asked = False
-        self._was_here = False
-        """Whether the cache has had our Seed."""
         self._seed_answered = 0.0
 
     async def run(self) -> None:
@@ -104,22 +102,23 @@ class SeedController:
                         await self._clusters.seed.request("GET", "/healthz")
                     self._seed_answered = time.monotonic()
                     async with asyncio.timeout(_ANSWER_SECONDS):
-                        if not self._is_gone(seed):
+                        if not await self._is_gone(seed):
                             await self._renew_lease(seed)
                             await self._keep_status(seed["metadata"]["name"])
                 except (ApiError, TimeoutError) as error:
                     log.warning("the seed's lease is not renewed: %s", str(error) or "an API server does not answer")
                 await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
 
-    def _is_gone(self, seed: dict[str, Any]) -> bool:
+    async def _is_gone(self, seed: dict[str, Any]) -> bool:
         """Whether the Seed was deleted: a Lease written after that would stay behind.
 
-        The cache may not have the Seed yet right after its registration.
+        The API server decides, because right after the registration the cache may not have the Seed yet.
         """
-        live = self._seeds.get(seed["metadata"]["name"])
-        is_here = live is not None and live["metadata"]["uid"] == seed["metadata"]["uid"]
-        self._was_here = self._was_here or is_here
-        return self._was_here and not is_here
+        name, uid = seed["metadata"]["name"], seed["metadata"]["uid"]
+        live = self._seeds.get(name)
+        if live is None or live["metadata"]["uid"] != uid:
+            live = await self._clusters.garden.find(resources.SEED, name)
+        return live is None or live["metadata"]["uid"] != uid
 
     async def _keep_status(self, name: str) -> None:
         """Keep capacity and GardenletReady in the Seed's status.

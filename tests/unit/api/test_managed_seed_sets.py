@@ -243,15 +243,28 @@ def test_an_ordinal_is_used_once_although_its_replica_is_gone() -> None:
     assert step(replica(0), owner=set_of(status={"nextReplicaNumber": 7})) == "create Shoot pool-7 new"
 
 
-def test_the_ordinal_counts_as_used_before_the_shoot_is_created() -> None:
+def test_the_ordinal_counts_as_used_once_the_shoot_is_created() -> None:
     made = plan(set_of(), [], NEW, NEW, NOW)
 
-    assert made.intent["nextReplicaNumber"] == 1
-    assert made.intent["pendingReplica"] == {
-        "name": "pool-0",
-        "reason": "ShootReconciling",
-        "since": "2026-11-21T12:00:00Z",
-    }
+    pending = {"name": "pool-0", "reason": "ShootReconciling", "since": "2026-11-21T12:00:00Z"}
+    assert made.intent == {"pendingReplica": pending}
+    assert made.status["nextReplicaNumber"] == 1
+
+
+def test_a_set_that_was_killed_before_the_creation_of_a_shoot_creates_it_with_the_same_ordinal() -> None:
+    first = plan(set_of(), [], NEW, NEW, NOW)
+    owner = set_of(status=first.intent)
+
+    second = plan(owner, [], NEW, NEW, NOW + timedelta(hours=1))
+
+    assert str(second.step) == "create Shoot pool-0"
+    assert second.intent == first.intent
+
+
+def test_a_set_that_was_killed_after_the_creation_of_a_shoot_counts_its_ordinal() -> None:
+    waiting = [replica(0, shoot=shoot(state="Processing"), **BARE)]
+
+    assert plan(set_of(), waiting, NEW, NEW, NOW).status["nextReplicaNumber"] == 1
 
 
 def test_a_failed_shoot_is_retried_three_times_and_then_the_condition_says_what_to_do() -> None:

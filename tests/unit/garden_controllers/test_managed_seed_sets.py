@@ -115,7 +115,7 @@ async def _assert_gone_and_nothing_doubled(world: World) -> None:
     kinds = ("Shoot", "ManagedSeed")
     made = {key: uids for key, uids in world.uids.items() if key[0] in kinds}
     assert all(len(uids) == 1 for uids in made.values()), "an ordinal was used twice"
-    assert len(made) == 4, f"two Shoots and two ManagedSeeds: {sorted(made)}"
+    assert sorted(made) == [(kind, name) for kind in ("ManagedSeed", "Shoot") for name in ("pool-0", "pool-1")]
 
 
 async def test_a_process_killed_between_two_writes_goes_on_and_doubles_nothing(world, server):
@@ -274,6 +274,27 @@ async def test_a_refused_shoot_uses_no_ordinal_and_is_told(world, process, serve
     assert "cannot create Shoot pool-0" in status["conditions"][0]["message"]
     await world.settle(process)
     assert set(await world.shoots()) == {"pool-0"}
+
+
+async def test_a_process_killed_before_or_after_the_creation_of_a_shoot_leaves_no_gap(world, process, server):
+    """The pending replica is in the status already, its ordinal is not."""
+    await world.admin.create(managed_seed_set())
+    # The first process writes finalizer, revision and pending replica; the second one creates the Shoot.
+    for writes, created in ((3, 0), (1, 1)):
+        mortal = MortalClient(endpoint_of(server.kubeconfig(PROCESS)))
+        mortal.lives = writes
+        try:
+            with pytest.raises(Died):
+                await world.reconcile(mortal)
+        finally:
+            await mortal.close()
+        status = await world.status()
+        assert (status["pendingReplica"]["name"], status.get("nextReplicaNumber")) == ("pool-0", None)
+        assert len(await world.shoots()) == created
+    await world.settle(process)
+
+    assert set(await world.shoots()) == set(await world.managed_seeds()) == {"pool-0"}
+    assert (await world.status())["nextReplicaNumber"] == 1
 
 
 class _RefusingClient(KubeClient):

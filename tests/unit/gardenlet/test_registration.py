@@ -59,3 +59,16 @@ async def test_changes_of_an_operator_stay_and_an_event_names_them(garden: ApiSe
     (event,) = (each for (path, _, _), each in garden.objects.items() if path == "/api/v1/events")
     assert (event["reason"], event["involvedObject"]["name"]) == ("SeedConfigDiffers", "seed-1")
     assert "differs from the Seed in spec.backup.provider, spec.provider.zones." in event["message"]
+
+
+async def test_a_seed_that_is_being_deleted_is_not_registered_again(garden: ApiServer, client: KubeClient) -> None:
+    """The gardenlet that starts meanwhile executes the tasks of the deletion."""
+    being_deleted = {"name": "seed-1", "finalizers": ["gardener"], "deletionTimestamp": "2026-11-21T12:00:00Z"}
+    garden.put(SEEDS, {"metadata": being_deleted, "spec": CONFIG.spec})
+    before = garden.find(SEEDS, "seed-1")
+
+    live = await register(client, CONFIG.model_copy(update={"metadata": {"name": "seed-1"}}))
+
+    assert live == before
+    assert "deletionTimestamp" in live["metadata"]
+    assert [method for method, _ in garden.requests if method != "GET"] == []

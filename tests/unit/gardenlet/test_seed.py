@@ -57,8 +57,10 @@ class SeedCluster:
     """The seed's API server, of which the gardenlet asks the health alone."""
 
     healthy = True
+    asked = 0
 
     async def request(self, method: str, path: str) -> str:
+        self.asked += 1
         assert (method, path) == ("GET", "/healthz")
         if not self.healthy:
             raise ApiError(500, "etcd failed", "GET /healthz")
@@ -119,6 +121,26 @@ async def test_an_existing_request_is_not_repeated(garden: ApiServer, start: Cal
     seed = garden.find(SEEDS, NAME)
     assert seed is not None
     assert (gardenlet.asked, seed["metadata"]["generation"]) == ("reconcile", before)
+
+
+async def test_a_running_gardenlet_does_not_register_its_deleted_seed_again(
+    start: Callable[[], Running], seed_cluster: SeedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator stops the gardenlet after the deletion; only a start of the gardenlet registers the Seed."""
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.01)
+    gardenlet = start()
+    await until(lambda: gardenlet.asked and gardenlet.lease())
+    gardenlet.garden.remove(SEEDS, NAME)
+    asked = seed_cluster.asked
+    await until(lambda: seed_cluster.asked > asked + 10)
+    writes = [each for each in gardenlet.garden.requests if each[0] != "GET"]
+    await until(lambda: seed_cluster.asked > asked + 20)
+
+    assert gardenlet.garden.find(SEEDS, NAME) is None
+    assert [each for each in gardenlet.garden.requests if each[0] != "GET"] == writes
+
+    start()
+    await until(lambda: gardenlet.garden.find(SEEDS, NAME))
 
 
 async def test_a_gardenlet_waits_until_another_operation_is_done(
