@@ -16,14 +16,16 @@ from typing import Any
 from api.decisions.conditions import find_condition
 from api.decisions.extension_charts import namespace_of
 from api.resources import CONTROLLER_INSTALLATION, NAMESPACE
-from kube.client import Object
+from kube.client import KubeClient, Object
 from landscape.code import ROOMS, code_digest
 from landscape.errors import LandscapeError
+from landscape.files import write_if_changed
 from landscape.kube import apply, connected
 from landscape.pki import TemporalAuthority
 from landscape.plan import ClusterPlan, Plan
 from landscape.processes import Processes
 from landscape.waiting import until
+from workers.lib.codec import derived_keys
 
 PROVIDER_LOCAL = "provider-local"
 CHARTS = Path(__file__).parents[1] / "charts"
@@ -97,21 +99,22 @@ async def installed_as(plan: Plan, seed: ClusterPlan) -> str:
     return names[0]
 
 
-async def identify(plan: Plan, seed: ClusterPlan, installation: str) -> None:
-    """Give provider-local of a seed its identity for Temporal: Secrets that its pods mount."""
+async def identify(client: KubeClient, plan: Plan, seed: str, installation: str) -> None:
+    """Give provider-local of a seed its identity for Temporal: Secrets that its pods mount. ``client``: of the seed."""
     namespace = namespace_of(installation)
-    async with connected(plan.kubeconfig(seed.name)) as client:
-        await apply(client, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        await apply(client, *(_secret(name, namespace, files) for name, files in secrets(plan, seed).items()))
+    await apply(client, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    await apply(client, *(_secret(name, namespace, files) for name, files in secrets(plan, seed).items()))
 
 
-def secrets(plan: Plan, seed: ClusterPlan) -> dict[str, dict[str, Path]]:
+def secrets(plan: Plan, seed: str) -> dict[str, dict[str, Path]]:
     """Secrets with provider-local's identity for Temporal, by the names that its chart has: files by their keys."""
     authority = TemporalAuthority(plan.temporal_authority)
-    pair = authority.for_extension(PROVIDER_LOCAL, seed.name)
+    pair = authority.for_extension(PROVIDER_LOCAL, seed)
+    key = plan.derived_key(f"{seed}-{PROVIDER_LOCAL}")
+    write_if_changed(key, derived_keys(plan.codec_key, provider_local=seed), mode=0o600)
     shared = {"provider-local-shared-key": {"key": plan.shared_key}} if plan.shared_key.exists() else {}
     return {
-        "provider-local-codec-key": {"key": plan.derived_key(f"{seed.name}-{PROVIDER_LOCAL}")},
+        "provider-local-codec-key": {"key": key},
         "provider-local-temporal-tls": {
             "ca.crt": authority.of_servers,
             "tls.crt": pair.certificate,
@@ -148,7 +151,8 @@ async def offer(plan: Plan) -> None:
 async def install(plan: Plan, seed: ClusterPlan) -> None:
     """Write the Secrets that the pods of provider-local wait for, and wait until the gardenlet has installed it."""
     name = await installed_as(plan, seed)
-    await identify(plan, seed, name)
+    async with connected(plan.kubeconfig(seed.name)) as client:
+        await identify(client, plan, seed.name, name)
     async with connected(plan.kubeconfig("garden")) as client:
 
         async def is_ready() -> bool:

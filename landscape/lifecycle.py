@@ -27,6 +27,7 @@ from landscape import (
     keeper,
     kernel,
     logins,
+    managed_seeds,
     network,
     object_store,
     residue,
@@ -198,6 +199,8 @@ class _Up:
             await self._cloud_serves.wait()
             account = await garden.cloud_account(self._plan)
             await garden.deploy(self._plan, account, admission=self._workers != "none")
+        if self._workers != "none":
+            self._processes.start(managed_seeds.process(self._plan))
         self._garden_serves.set()
 
     async def _start_ours(self, processes: Sequence[workers.Ours]) -> None:

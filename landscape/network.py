@@ -24,6 +24,9 @@ POD_BRIDGE = "cni0"
 
 _DNS = ("udp", "tcp")
 
+_SEED_MACHINES = "GARDENER-SEED-MACHINES"
+"""Chain of the cloud with the rules for machines of Shoots that are seeds."""
+
 SEED_LINKS = ("host", "garden", "cloud")
 """Interfaces of a seed: to users, to central services, to machines."""
 
@@ -51,6 +54,25 @@ async def up(plan: Plan) -> None:
     await _batch(None, routes)
     nodes = (_node(seed, node) for seed in plan.seeds if seed.is_zonal for node in seed.nodes)
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS), *nodes)
+
+
+async def admit_seed_machines(plan: Plan, addresses: Sequence[str]) -> bool:
+    """Let these machines, and no others, reach the central services that a seed needs; returns whether rules changed.
+
+    All rules change at once. Connections that were open from other machines end, too.
+    """
+    namespace = plan.cloud.netns
+    ports = ",".join(map(str, plan.seed_ports))
+    services = f"-d {plan.central_address}/32 -p tcp -m multiport --dports {ports}"
+    rules = [f"-A {_SEED_MACHINES} -s {address}/32 {services} -j ACCEPT" for address in addresses]
+    live = await run("iptables-save", "-t", "filter", netns=namespace)
+    if [line for line in live.splitlines() if line.startswith(f"-A {_SEED_MACHINES} ")] == rules:
+        return False
+    if f"-j {_SEED_MACHINES}" not in live:
+        rules.insert(0, f"-I GARDENER-MACHINES 1 -j {_SEED_MACHINES}")
+    script = "\n".join(["*filter", f":{_SEED_MACHINES} - [0:0]", *rules, "COMMIT"])
+    await run("iptables-restore", "--noflush", stdin=f"{script}\n", netns=namespace)
+    return True
 
 
 async def down(plan: Plan) -> None:
@@ -129,7 +151,8 @@ async def _garden(plan: Plan) -> None:
 async def _cloud(plan: Plan) -> None:
     """Namespace of the cloud. It forwards its machines to the central DNS and to the gateways of the seeds, with NAT.
 
-    The gateways reach each other through it, too, as they would through the internet.
+    The gateways reach each other through it, too, as they would through the internet. ``admit_seed_machines`` opens it
+    for the machines of seeds.
     """
     cloud, namespace = plan.cloud, plan.cloud.netns
     routes = [f"route replace {plan.central_address}/32 via {plan.garden_link('cloud').left_address}"]
@@ -167,15 +190,36 @@ async def _cloud(plan: Plan) -> None:
     # other one past the load balancer, because both are on one bridge.
     hairpin = f"-s {plan.machine_network} -m conntrack --ctstate DNAT --ctorigdst {plan.public_network} -j MASQUERADE"
     await _rules(namespace, "\n".join(rules), [plan.machine_network], [hairpin])
+    await _public(plan, sources[1:])
+
+
+async def _public(plan: Plan, seeds: Sequence[str]) -> None:
+    """Let seeds reach the gateway of a seed that is a Shoot, at its public address, and no other load balancers.
+
+    A landscape of an earlier version gets these rules, too. ``seeds``: source addresses of their packets.
+    """
+    namespace = plan.cloud.netns
+    if "GARDENER-PUBLIC" in await run("iptables-save", "-t", "filter", netns=namespace):
+        return
+    public = f"-A GARDENER-PUBLIC -p tcp -m conntrack --ctorigdst {plan.public_network}"
+    rules = ["*filter", ":GARDENER-PUBLIC - [0:0]"]
+    rules += [f"{public} --ctorigdstport {port} -j ACCEPT" for port in GATEWAY_PORTS]
+    rules.append("-A GARDENER-PUBLIC -j REJECT")
+    rules += [f"-A FORWARD -s {source} -o {POD_BRIDGE} -j GARDENER-PUBLIC" for source in seeds]
+    await run("iptables-restore", "--noflush", stdin="\n".join([*rules, "COMMIT", ""]), netns=namespace)
 
 
 async def _seed(plan: Plan, name: str) -> None:
-    """Namespace of a seed: it reaches central services, the cloud's API server, other seeds' gateways, its own pods."""
+    """Namespace of a seed: it reaches central services, the cloud's API server, other seeds' gateways, its own pods.
+
+    The gateway of another seed may have a public address of the cloud.
+    """
     seed, cloud = plan.cluster(name), plan.cloud
     namespace = seed.netns
     routes = [
         f"route replace {plan.central_address}/32 via {plan.garden_link(name).left_address}",
         f"route replace {cloud.address}/32 via {plan.cloud_link(name).left_address} src {seed.address}",
+        f"route replace {plan.public_network} via {plan.cloud_link(name).left_address}",
     ]
     for other in plan.seeds:
         if other.name != name:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from landscape.errors import LandscapeError
 from landscape.files import write_if_changed
@@ -245,6 +246,12 @@ class Plan:
     @property
     def codec_endpoint(self) -> str:
         return f"https://{self.central_address}:8234"
+
+    @property
+    def seed_ports(self) -> tuple[int, ...]:
+        """Ports of the central address that a seed needs: of the garden, Temporal and the object store."""
+        urls = (f"//{self.temporal_address}", self.garden.server, self.iam_endpoint, self.object_store_endpoint)
+        return tuple(sorted(port for each in urls if (port := urlsplit(each).port)))
 
     @property
     def discovery_host(self) -> str:

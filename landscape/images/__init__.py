@@ -51,8 +51,8 @@ def archives_for(
 ) -> list[Path]:
     """The archives that a cluster of this role imports, in this order; made where missing.
 
-    ``seed``: what runs in control planes. ``cloud``: the machine. ``shoot``: what runs on a machine. The last one holds
-    our code; its path stays when the code changes.
+    ``seed``: what runs in a seed. ``cloud``: the machine. ``shoot``: what runs on a machine; also what runs in a seed,
+    because a Shoot can be a seed. The last one holds our code; its path stays when the code changes.
     """
     with _locked(progress):
         return _Builder(Layers(CACHE, progress), kubernetes_version, binaries).archives(role)
@@ -90,15 +90,8 @@ class _Builder:
             case "seed":
                 ground = self._gardener_ground()
                 return [
-                    self._archive("pause", [self._pause()]),
-                    self._archive(f"control-plane-{self._version}", self._control_plane()),
-                    self._archive("coredns", [self._coredns()]),
-                    self._archive("prometheus", [self._prometheus()]),
-                    self._archive("alertmanager", [self._alertmanager()]),
-                    self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
-                    self._archive("cluster-autoscaler", [self._cluster_autoscaler()]),
-                    self._archive("kube-state-metrics", [self._kube_state_metrics()]),
-                    self._archive("blackbox-exporter", [self._exporter(images.BLACKBOX_EXPORTER)]),
+                    *self._of_all_nodes(),
+                    *self._of_control_planes(),
                     self._archive("debian-seed", [ground, self._envoy()]),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -112,13 +105,12 @@ class _Builder:
             case "shoot":
                 ground = self._gardener_ground()
                 return [
-                    self._archive("pause", [self._pause()]),
-                    self._archive("coredns", [self._coredns()]),
+                    *self._of_all_nodes(),
+                    *self._of_control_planes(),
                     self._archive("csi-driver", [self._csi_driver()]),
                     self._archive("metrics-server", [self._metrics_server()]),
                     self._archive("node-problem-detector", [self._node_problem_detector()]),
                     self._archive("node-exporter", [self._exporter(images.NODE_EXPORTER)]),
-                    self._archive("blackbox-exporter", [self._exporter(images.BLACKBOX_EXPORTER)]),
                     self._archive(
                         f"debian-shoot-{self._version}",
                         [
@@ -130,6 +122,25 @@ class _Builder:
                     ),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
+
+    def _of_all_nodes(self) -> list[Path]:
+        """Archives for the nodes of a seed and of a shoot."""
+        return [
+            self._archive("pause", [self._pause()]),
+            self._archive("coredns", [self._coredns()]),
+            self._archive("blackbox-exporter", [self._exporter(images.BLACKBOX_EXPORTER)]),
+        ]
+
+    def _of_control_planes(self) -> list[Path]:
+        """Archives of upstream's programs that run in a seed only."""
+        return [
+            self._archive(f"control-plane-{self._version}", self._control_plane()),
+            self._archive("prometheus", [self._prometheus()]),
+            self._archive("alertmanager", [self._alertmanager()]),
+            self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
+            self._archive("cluster-autoscaler", [self._cluster_autoscaler()]),
+            self._archive("kube-state-metrics", [self._kube_state_metrics()]),
+        ]
 
     def _pause(self) -> Image:
         return Image(images.PAUSE, (self._binary("pause", "/pause"),), ("/pause",), user="65535")

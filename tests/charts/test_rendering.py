@@ -188,7 +188,7 @@ def test_rules_for_prometheus_are_those_of_the_directory(chart):
         ("gardener", {"admission": {"url": "http://admission"}}, "url"),
         ("gardener", {"controllerManager": {"replica": 3}}, "replica"),
         ("gardener", {"versioning": {"previous": ["v 1"]}}, "previous"),
-        ("provider-local", {"loadBalancerIp": ""}, "loadBalancerIp"),
+        ("provider-local", {"loadBalancerIp": "", "furtherLoadBalancerIps": ["198.18.2.5"]}, "needs loadBalancerIp"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(chart, values, said):
@@ -208,16 +208,38 @@ def test_the_cloud_of_a_landscape_has_the_priority_class_of_the_chart():
     assert [*kinds(rendered("provider-local"), "PriorityClass").values()] == [access.priority_class()]
 
 
+def config_of(objects: list[Object]) -> Object:
+    """Configuration of the only process of a chart."""
+    [made] = kinds(objects, "ConfigMap").values()
+    config: Object = yaml.safe_load(made["data"]["config.yaml"])
+    return config
+
+
 def test_provider_local_finds_the_values_of_its_seed():
     """One ControllerDeployment is for all seeds; the gardenlet names the seed."""
     values = {"seedName": "", "loadBalancerIp": "", "seeds": {"seed-7": {"loadBalancerIp": "198.18.7.2"}}}
     found = rendered("provider-local", {**values, "gardener": {"seed": {"name": "seed-7"}}})
 
-    [made] = kinds(found, "ConfigMap").values()
-    config = yaml.safe_load(made["data"]["config.yaml"])
+    config = config_of(found)
     assert (config["seedName"], config["loadBalancerIp"]) == ("seed-7", "198.18.7.2")
-    with pytest.raises(helm.HelmError, match="loadBalancerIp is needed"):
-        rendered("provider-local", {**values, "gardener": {"seed": {"name": "seed-8"}}})
+
+
+def test_provider_local_leaves_the_gateways_of_a_seed_without_address_to_its_cloud():
+    """Such a seed is a Shoot: two processes that write one address would never end, so the right goes, too."""
+    values = {"seedName": "", "loadBalancerIp": "", "seeds": {"seed-7": {"loadBalancerIp": "198.18.7.2"}}}
+    found = {
+        seed: rendered("provider-local", {**values, "gardener": {"seed": {"name": seed}}})
+        for seed in ("seed-7", "nested")
+    }
+
+    configs = {seed: config_of(found[seed]) for seed in found}
+    assert {seed: config["loadBalancerIp"] for seed, config in configs.items()} == {
+        "seed-7": "198.18.7.2",
+        "nested": "",
+    }
+    roles = {seed: kinds(found[seed], "ClusterRole")["gardener.cloud:extensions:provider-local"] for seed in found}
+    writers = {seed: "services/status" in json.dumps(role["rules"]) for seed, role in roles.items()}
+    assert writers == {"seed-7": True, "nested": False}
 
 
 def test_the_oidc_service_has_the_rights_of_its_example_in_the_namespace_of_its_release() -> None:

@@ -1,53 +1,41 @@
-"""A Shoot of namespace garden becomes a seed: a gardenlet runs in it, and registers a Seed that gets ready."""
+"""A Shoot of namespace garden becomes a seed, hosts a Shoot with a Ready node, and is a Shoot again.
+
+The manifests are those of examples/managed-seed.
+"""
 
 import json
-import subprocess
 from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from landscape import plan as plans
-from tests.landscape.conftest import Landscape, run
-from tests.landscape.shoots import CREATION, Shoot, eventually
+from tests.landscape.conftest import Landscape
+from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually, refused
 
-pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, func_only=True)]
 
-NAME = "nested"
-GARDEN = "garden"
-_SECONDS = 120.0
-PROJECT = {
-    "apiVersion": "core.gardener.cloud/v1beta1",
-    "kind": "Project",
-    "metadata": {"name": GARDEN},
-    "spec": {"namespace": GARDEN},
-}
-BINDING = {
-    "apiVersion": "security.gardener.cloud/v1alpha1",
-    "kind": "CredentialsBinding",
-    "metadata": {"name": "local", "namespace": GARDEN},
-    "provider": {"type": "local"},
-    "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "namespace": "garden-local", "name": "local"},
-}
-MANAGED_SEED = {
-    "apiVersion": "seedmanagement.gardener.cloud/v1alpha1",
-    "kind": "ManagedSeed",
-    "metadata": {"name": NAME, "namespace": GARDEN},
-    "spec": {"shoot": {"name": NAME}, "gardenlet": {"deployment": {"replicaCount": 1}}},
-}
+EXAMPLES = Path(__file__).parents[2] / "examples/managed-seed"
+GARDEN, NAME, HOSTED = "garden", "nested", "on-nested"
+_SECONDS = 240.0
+_MOVE_SECONDS = 300.0
+CONDITIONS = ("GardenletReady", "ExtensionsReady", "BackupBucketsReady", "SeedSystemComponentsHealthy")
+
+
+def example(name: str) -> dict[str, Any]:
+    manifest: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    return manifest
 
 
 class SeedShoot(Shoot):
-    """A Shoot of namespace garden."""
+    """The Shoot of namespace garden that becomes a seed."""
 
     def __post_init__(self) -> None:
         self.reference = f"{GARDEN}/{self.name}"
         self.technical_id = f"shoot--garden--{self.name}"
-
-    def manifest(self, *, machines: int = 2, **spec: Any) -> dict[str, Any]:
-        manifest = super().manifest(machines=machines, **spec)
-        manifest["metadata"]["namespace"] = GARDEN
-        return manifest
 
     def garden(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
         return self.landscape.kubectl(GARDEN, "-n", GARDEN, *arguments, stdin=stdin, timeout=timeout)
@@ -58,52 +46,122 @@ class SeedShoot(Shoot):
         found: dict[str, Any] = json.loads(text) if text.strip() else {}
         return found
 
-    def condition(self, kind: str, type_: str) -> str:
-        conditions = (self.find(kind, self.name).get("status") or {}).get("conditions") or ()
-        return next((each["status"] for each in conditions if each["type"] == type_), "")
+    def conditions(self, kind: str) -> dict[str, str]:
+        found = (self.find(kind, self.name).get("status") or {}).get("conditions") or ()
+        return {each["type"]: each["status"] for each in found}
+
+    def open_ports(self) -> list[int]:
+        """Ports of the central services that a machine of this Shoot reaches."""
+        plan = plans.load(self.landscape.name)
+        assert plan is not None
+        machine = min(name for pool in self.nodes().values() for name in pool)
+        command = ("exec", machine, "--", "python3", "-c", _CONNECT, plan.central_address, *map(str, plan.seed_ports))
+        said = self.landscape.kubectl("cloud", "-n", f"infra-{self.technical_id}", *command)
+        return [int(line) for line in said.split()]
+
+
+_CONNECT = """
+import socket, sys
+for port in map(int, sys.argv[2:]):
+    try:
+        socket.create_connection((sys.argv[1], port), 3).close()
+    except OSError:
+        continue
+    print(port)
+"""
 
 
 @pytest.fixture(scope="module")
 def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeedShoot]:
     made = SeedShoot(landscape, NAME, tmp_path_factory.mktemp("kubeconfigs"))
-    labels = ("gardener.cloud/role=project", "project.gardener.cloud/name=garden")
-    landscape.kubectl(GARDEN, "label", "namespace", GARDEN, *labels)
-    for each in (PROJECT, BINDING):
-        landscape.kubectl(GARDEN, "apply", "-f", "-", stdin=json.dumps(each))
-    let_machines_reach_the_garden(landscape)
-    with made.created():
+    landscape.kubectl(GARDEN, "apply", "-f", str(EXAMPLES / "project.yaml"))
+    with made.created(example("shoot")):
         yield made
 
 
-def let_machines_reach_the_garden(landscape: Landscape) -> None:
-    """Open the cloud's firewall, as an operator does for the machines of a seed."""
-    plan = plans.load(landscape.name)
-    assert plan is not None
-    port = plan.temporal_address.rsplit(":", 1)[1]
-    rule = f"-d {plan.central_address}/32 -p tcp -m multiport --dports 6443,{port} -j ACCEPT"
-    run("ip", "netns", "exec", plan.cloud.netns, "iptables", "-I", "GARDENER-MACHINES", *rule.split())
+@pytest.fixture(scope="module")
+def seed(shoot: SeedShoot) -> Iterator[SeedShoot]:
+    shoot.apply(example("managed-seed"))
+    try:
+        yield shoot
+    finally:
+        delete_managed_seed(shoot)
 
 
-def test_a_shoot_becomes_a_seed_and_a_shoot_again(shoot: SeedShoot) -> None:
-    shoot.apply(MANAGED_SEED)
-    eventually(lambda: shoot.condition("seed", "GardenletReady") == "True", "its gardenlet renews the lease", _SECONDS)
-    eventually(lambda: shoot.condition("managedseed", "SeedRegistered") == "True", "the ManagedSeed says so", 30)
-    eventually(lambda: shoot.condition("shoot", "GardenletReady") == "True", "and the Shoot does", 30)
-    pods = json.loads(shoot.kubectl("-n", GARDEN, "get", "pods", "-l", "role=gardenlet", "-o", "json"))["items"]
+@pytest.fixture(scope="module")
+def hosted(seed: SeedShoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    made = Shoot(seed.landscape, HOSTED, tmp_path_factory.mktemp("kubeconfigs"))
+    eventually(lambda: is_ready(seed), "the Seed is ready", _SECONDS)
+    with made.created(example("shoot-on-it")):
+        yield made
+
+
+def is_ready(seed: SeedShoot) -> bool:
+    found = seed.conditions("seed")
+    return all(found.get(each) == "True" for each in CONDITIONS)
+
+
+def delete_managed_seed(seed: SeedShoot) -> None:
+    arguments = ("delete", "managedseed", NAME, "--ignore-not-found", f"--timeout={DELETION}s")
+    seed.garden(*arguments, timeout=DELETION + 10)
+
+
+def test_a_shoot_becomes_a_seed(seed: SeedShoot) -> None:
+    eventually(lambda: is_ready(seed), "the Seed is ready", _SECONDS)
+    eventually(lambda: seed.conditions("managedseed").get("SeedRegistered") == "True", "the ManagedSeed says so", 30)
+    eventually(lambda: seed.conditions("shoot").get("GardenletReady") == "True", "and the Shoot does", 30)
+    pods = json.loads(seed.kubectl("-n", GARDEN, "get", "pods", "-l", "role=gardenlet", "-o", "json"))["items"]
     assert [each["status"]["phase"] for each in pods] == ["Running"]
-    doomed = run_refused(shoot, "delete", "shoot", NAME)
-    assert "it is a seed: delete ManagedSeed garden/nested first" in doomed
-
-    shoot.garden("delete", "managedseed", NAME, f"--timeout={CREATION}s", timeout=CREATION + 10)
-    assert not shoot.find("seed", NAME)
-    assert not shoot.find("secret", f"{NAME}.managed-seed")
-    assert GARDEN not in shoot.kubectl("get", "namespaces", "-o", "name")
+    assert len(seed.open_ports()) == 4
 
 
-def run_refused(shoot: SeedShoot, *arguments: str) -> str:
-    """Message of kubectl, which must fail."""
-    shoot.garden("annotate", "shoot", NAME, "confirmation.gardener.cloud/deletion=true")
-    argv = shoot.landscape.argv(GARDEN, "-n", GARDEN, *arguments)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode
-    return done.stderr
+def test_a_shoot_that_is_a_seed_is_not_deleted(seed: SeedShoot) -> None:
+    seed.garden("annotate", "shoot", NAME, "--overwrite", "confirmation.gardener.cloud/deletion=true")
+
+    said = refused(*seed.landscape.argv(GARDEN, "-n", GARDEN, "delete", "shoot", NAME))
+
+    assert "it is a seed: delete ManagedSeed garden/nested first" in said
+
+
+def test_a_managed_seed_hosts_a_shoot_with_a_ready_node(hosted: Shoot, seed: SeedShoot) -> None:
+    assert hosted.get()["spec"]["seedName"] == NAME
+    assert hosted.technical_id in seed.kubectl("get", "namespaces", "-o", "name")
+    hosted.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=120s", timeout=130)
+    assert len(hosted.nodes()["pool"]) == 1
+    # The gateway of the seed has a load balancer of the cloud.
+    plan = plans.load(seed.landscape.name)
+    assert plan is not None
+    assert IPv4Address(hosted.address_of(hosted.host_names[1])) in IPv4Network(plan.public_network)
+    # The API server reaches the node by the tunnel, which passes through that gateway.
+    assert hosted.kubectl("-n", "kube-system", "logs", "-l", "k8s-app=kube-dns", "--tail=1")
+
+
+def test_a_managed_seed_with_a_shoot_is_not_deleted(hosted: Shoot, seed: SeedShoot) -> None:
+    said = refused(*seed.landscape.argv(GARDEN, "-n", GARDEN, "delete", "managedseed", NAME))
+
+    assert f"{hosted.reference}" in said
+
+
+def test_a_control_plane_moves_out_of_a_managed_seed_and_back(hosted: Shoot, seed: SeedShoot) -> None:
+    """Clients that have an old DNS answer are forwarded: by the gateway that they know to that of the other seed."""
+    for destination, former in (("seed-1", NAME), (NAME, "seed-1")):
+        known = hosted.address_of(hosted.host_names[1])
+        hosted.gardener("shoot", "move", hosted.reference, "--to", destination, "--follow", timeout=_MOVE_SECONDS)
+
+        assert hosted.get()["spec"]["seedName"] == destination
+        assert hosted.address_of(hosted.host_names[1]) != known
+        by_former = (f"--server=https://{known}:443", f"--tls-server-name={hosted.host_names[1]}", "get", "nodes")
+        assert hosted.kubectl(*by_former, "-o", "name"), f"the gateway of {former} forwards"
+    hosted.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=120s", timeout=130)
+
+
+def test_a_seed_becomes_a_shoot_again(hosted: Shoot, seed: SeedShoot) -> None:
+    hosted.remove()
+
+    delete_managed_seed(seed)
+
+    assert not seed.find("seed", NAME)
+    assert not seed.find("secret", f"{NAME}.managed-seed")
+    assert GARDEN not in seed.kubectl("get", "namespaces", "-o", "name")
+    eventually(lambda: not seed.open_ports(), "its machines reach no central service any more", 30)
+    eventually(lambda: "GardenletReady" not in seed.conditions("shoot"), "the Shoot shows no Seed", CREATION)

@@ -1,8 +1,9 @@
 """Configuration of provider-local. Each seed has one such process, in the seed's network."""
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from api.model import ApiModel
 from workers.lib.leader import LeaderElectionConfig
@@ -19,8 +20,9 @@ class ProviderLocalConfig(ApiModel):
     """Kubeconfig of the seed; unset: in-cluster."""
     temporal: TemporalConnection
     """Connection to Temporal: long operations run as workflows on the task queue ``provider-local-<seed name>``."""
-    load_balancer_ip: str
-    """Address for the Service of the seed's own gateway, of type LoadBalancer: that of the seed's node."""
+    load_balancer_ip: str = ""
+    """Address for the Service of the seed's own gateway, of type LoadBalancer: that of the seed's node. Empty:
+    provider-local leaves the Services of gateways to the cloud of the seed, for example if the seed is a Shoot."""
     further_load_balancer_ips: tuple[str, ...] = ()
     """Addresses for the Services of further gateways, those of handlers of ExposureClasses. The network must route them
     to the seed's node."""
@@ -29,3 +31,9 @@ class ProviderLocalConfig(ApiModel):
     tracing: TracingConfig | None = None
     health: HealthConfig = Field(default=HealthConfig())
     leader_election: LeaderElectionConfig = Field(default=LeaderElectionConfig())
+
+    @model_validator(mode="after")
+    def _further_need_the_first(self) -> Self:
+        if self.further_load_balancer_ips and not self.load_balancer_ip:
+            raise ValueError("furtherLoadBalancerIps needs loadBalancerIp, the address of the seed's node")
+        return self

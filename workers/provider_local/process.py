@@ -94,6 +94,8 @@ async def run(config_path: str) -> None:
         WorkerActuator(seed, operations),
         BastionActuator(seed, clouds),
     ]
+    addresses = config.load_balancer_ip, config.further_load_balancer_ips
+    balancers = [LoadBalancerController(seed, caches, *addresses).run()] if config.load_balancer_ip else []
     health = Health()
     runner = await health.serve(config.health)
     health.ready = True
@@ -108,7 +110,7 @@ async def run(config_path: str) -> None:
                 config.leader_election,
                 NAME,
                 run_heartbeat(seed, config.heartbeat_namespace, holder=MANAGER),
-                LoadBalancerController(seed, caches, config.load_balancer_ip, config.further_load_balancer_ips).run(),
+                *balancers,
                 ShootControllers(seed, caches).run(),
                 *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
                 *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),
