@@ -44,6 +44,7 @@ containerd containerd
 runc runc
 /usr/lib/cni/bridge containernetworking-plugins
 iptables iptables
+nft nftables
 conntrack conntrack
 ip iproute2
 nsenter util-linux

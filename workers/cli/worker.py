@@ -20,6 +20,7 @@ _PROCESSES = {
         "workers.machine_controller_manager",
         "Creates, replaces and deletes machines of one shoot.",
     ),
+    "network-policy-agent": ("workers.network_policy_agent", "Enforces NetworkPolicies on a node."),
     "node-agent": ("workers.node_agent", "Applies the operating system config on a node."),
     "node-local-dns": ("workers.node_local_dns", "Redirects DNS requests of a node to its DNS server."),
     "oidc-webhook-authenticator": (

@@ -1,0 +1,271 @@
+"""The agent of one node: watches Pods, Namespaces and NetworkPolicies, and keeps the node's table.
+
+The table stays in the kernel while the agent is away: connections are allowed and refused as before, and no new pod
+starts. The first table of a node exists before its first pod, because a pod waits for the agent.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from api.model import ApiModel
+from api.resources import NAMESPACE, NETWORK_POLICY, POD
+from kube.cache import Cache, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.events import emit
+from workers.lib.runtime import (
+    ClientConnection,
+    Health,
+    HealthConfig,
+    kube_client,
+    load_config,
+    run_until_signal,
+)
+from workers.network_policy_agent import table
+from workers.network_policy_agent.policies import Pod, Policy, Rules, compute, read
+
+_log = logging.getLogger(__name__)
+
+_KNOWN_SECONDS = 10.0
+"""How long an announced pod may be unknown to the agent: the kubelet may hear of it first."""
+_WHOLE_SECONDS = 60.0
+"""Interval at which the whole table is written, in case something else has changed it."""
+_RETRY_SECONDS = 1.0
+_COMPONENT = "network-policy-agent"
+_ENDED = ("Succeeded", "Failed")
+
+
+class NetworkPolicyAgentConfig(ApiModel):
+    """Content of ``config.yaml``. The process must run in the node's network namespace, as its administrator."""
+
+    client_connection: ClientConnection = ClientConnection()
+    node: str
+    """Name of the node."""
+    pods: ipaddress.IPv4Network
+    """Network of the node's pods."""
+    socket: Path
+    """At which the CNI plugin announces pods."""
+    health: HealthConfig = HealthConfig()
+
+
+class _Announcement(ApiModel):
+    namespace: str
+    name: str
+    uid: str = ""
+    addresses: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, ...]
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM. The table stays."""
+    config = load_config(NetworkPolicyAgentConfig, config_path)
+    health = Health()
+    runner = await health.serve(config.health)
+    try:
+        async with kube_client(config.client_connection) as client:
+            await run_until_signal(Agent(client, config, health).run())
+    finally:
+        await runner.cleanup()
+
+
+class Agent:
+    """Keeps the table of one node."""
+
+    def __init__(self, client: KubeClient, config: NetworkPolicyAgentConfig, health: Health) -> None:
+        self._client = client
+        self._config = config
+        self._health = health
+        self._pods = Cache(client, POD, keep=_kept)
+        self._namespaces = Cache(client, NAMESPACE)
+        self._policies = Cache(client, NETWORK_POLICY)
+        self._read: dict[Key, Policy] = {}
+        self._announced: dict[Key, tuple[str, str]] = {}
+        """Uid and address of pods of this node, which their objects do not tell yet."""
+        self._changed = asyncio.Event()
+        self._revision = self._written_revision = 0
+        """Number of the last change that the agent knows, and of the last one that the table contains."""
+        self._written: Rules | None = None
+        """What the table contains; None if that is not known."""
+        self._writing = asyncio.Condition()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with self._pods, self._namespaces, self._policies:
+            for each in (self._pods, self._namespaces, self._policies):
+                await each.synced()
+            self._policies.subscribe(self._read_policy)
+            self._pods.subscribe(self._see_pod)
+            self._namespaces.subscribe(self._see_namespace)
+            self._change()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep())
+                group.create_task(self._listen())
+
+    async def _keep(self) -> None:
+        """Write the table after each change; changes that come meanwhile are written together."""
+        loop = asyncio.get_running_loop()
+        whole_at = loop.time()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), max(0.0, whole_at - loop.time()))
+            if loop.time() >= whole_at:
+                self._written, whole_at = None, loop.time() + _WHOLE_SECONDS
+            self._changed.clear()
+            try:
+                await self._write()
+            except (table.TableError, OSError) as error:
+                _log.error("the rules could not be written, and stay as they were: %s", error)
+                self._health.ready, self._written = False, None
+                self._change()
+                await asyncio.sleep(_RETRY_SECONDS)  # the backoff of a retry
+
+    def _change(self) -> None:
+        self._revision += 1
+        self._changed.set()
+
+    async def _write(self) -> None:
+        revision = self._revision
+        labels = {each["metadata"]["name"]: each["metadata"].get("labels") or {} for each in self._namespaces.list()}
+        rules = compute(self._read.values(), labels, self._known_pods())
+        if self._written is None:
+            await table.apply(table.whole(rules, str(self._config.pods)))
+        elif commands := table.difference(self._written, rules):
+            await table.apply(commands)
+        self._written = rules
+        self._health.ready = True
+        async with self._writing:
+            self._written_revision = revision
+            self._writing.notify_all()
+
+    def _known_pods(self) -> list[Pod]:
+        found: dict[str, Pod] = {}
+        for each in self._pods.list():
+            if (pod := self._pod(each)) is None:
+                continue
+            known = found.get(pod.address)
+            # An address of a pod that ends may have a new pod already.
+            if known is None or key_of(each) in self._announced:
+                found[pod.address] = pod
+        return list(found.values())
+
+    def _pod(self, pod: Object) -> Pod | None:
+        key, local = key_of(pod), pod["node"] == self._config.node
+        uid, address = self._announced.get(key, ("", "")) if local else ("", "")
+        if not address or (uid and uid != pod["metadata"]["uid"]):
+            address = pod["address"]
+        if not address or pod["ended"]:
+            return None
+        ports = {(name, protocol): number for name, protocol, number in pod["ports"]}
+        return Pod(str(key.namespace), key.name, address, pod["metadata"].get("labels") or {}, ports, is_local=local)
+
+    # -- events
+
+    def _see_pod(self, event: WatchEvent) -> None:
+        key = key_of(event.object)
+        if event.type == "DELETED":
+            self._announced.pop(key, None)
+        elif event.object["address"] and self._announced.get(key, ("", ""))[1] == event.object["address"]:
+            del self._announced[key]
+        if event.type == "MODIFIED" and event.old is not None and _same(event.old, event.object):
+            return
+        self._change()
+
+    def _see_namespace(self, event: WatchEvent) -> None:
+        before, after = ((each or {"metadata": {}})["metadata"].get("labels") for each in (event.old, event.object))
+        if event.type != "MODIFIED" or before != after:
+            self._change()
+
+    def _read_policy(self, event: WatchEvent) -> None:
+        key = key_of(event.object)
+        if event.type == "DELETED":
+            self._read.pop(key, None)
+        else:
+            policy = read(event.object)
+            if policy == self._read.get(key):
+                return
+            self._read[key] = policy
+            for fault in policy.faults:
+                _log.warning("NetworkPolicy %s: %s", key, fault)
+                self._telling.add(task := asyncio.create_task(self._tell(event.object, fault)))
+                task.add_done_callback(self._telling.discard)
+        self._change()
+
+    async def _tell(self, policy: Object, fault: str) -> None:
+        await emit(self._client, policy, _COMPONENT, "NotSupported", fault, "Warning")
+
+    # -- new pods
+
+    async def _listen(self) -> None:
+        path = self._config.socket
+        path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._serve, path)
+        path.chmod(0o600)
+        async with server:
+            await server.serve_forever()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = {"fault": await self._announce(await reader.readline())}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        except OSError as error:
+            _log.warning("the CNI plugin got no answer: %s", error)
+        finally:
+            writer.close()
+
+    async def _announce(self, line: bytes) -> str:
+        """Returns once the rules of the pod are written; the text says why a pod is refused."""
+        try:
+            pod = _Announcement.model_validate_json(line)
+        except ValidationError as error:
+            return f"the announcement of a pod cannot be read: {error.errors()[0]['msg']}"
+        if any(each.version != 4 for each in pod.addresses) or not pod.addresses:
+            return "NetworkPolicies are enforced for IPv4 addresses only, and a pod has exactly one of them"
+        key = Key(pod.namespace, pod.name)
+
+        def is_known(obj: Object | None) -> bool:
+            if obj is None:
+                return False
+            return bool(obj["node"] == self._config.node and pod.uid in ("", obj["metadata"]["uid"]))
+
+        try:
+            await self._pods.wait_for(pod.name, pod.namespace, is_known, _KNOWN_SECONDS)
+        except TimeoutError:
+            return f"there is no pod {key} with uid {pod.uid} on node {self._config.node}"
+        self._announced[key] = (pod.uid, str(pod.addresses[0]))
+        self._change()
+        wanted = self._revision
+        async with self._writing:
+            await self._writing.wait_for(lambda: self._written_revision >= wanted)
+        return ""
+
+
+def _kept(pod: Object) -> Object | None:
+    """The part of a pod that rules depend on; None for a pod of its node's network."""
+    spec, status, metadata = pod["spec"], pod.get("status") or {}, pod["metadata"]
+    if spec.get("hostNetwork"):
+        return None
+    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    ports = [port for each in containers for port in each.get("ports") or () if port.get("name")]
+    addresses = [each["ip"] for each in status.get("podIPs") or () if ":" not in each["ip"]]
+    kept = {each: metadata[each] for each in ("namespace", "name", "uid", "resourceVersion")}
+    # To the kubelet, the uid of a static pod is the digest of its file.
+    kept["uid"] = (metadata.get("annotations") or {}).get("kubernetes.io/config.hash") or kept["uid"]
+    return {
+        "metadata": {**kept, "labels": metadata.get("labels") or {}},
+        "node": spec.get("nodeName") or "",
+        "address": addresses[0] if addresses else "",
+        "ended": status.get("phase") in _ENDED,
+        "ports": [(port["name"], (port.get("protocol") or "TCP").lower(), port["containerPort"]) for port in ports],
+    }
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    same = (one[each] == other[each] for each in ("node", "address", "ended", "ports"))
+    return all(same) and bool(one["metadata"]["labels"] == other["metadata"]["labels"])
