@@ -24,6 +24,9 @@ from api.names import is_ip_address
 NAME = "istio-ingressgateway"
 NAMESPACE = "istio-ingress"
 SELECT = base.control_plane_labels(NAME)
+"""Labels that select the pods of all versions."""
+KEEPS_SERVING = {"networking.gardener.cloud/keeps-serving": "true"}
+"""Label of pods that serve on after their deletion. Pods of earlier versions lack it: they end at once."""
 
 SNI_PORT = 443
 VPN_PORT = 8132
@@ -63,6 +66,12 @@ _REFRESHED = "5s"
 
 _LEAVING_SECONDS = 10
 """Time that a pod serves after its deletion: kube-proxy sends it new connections until it has noticed the deletion."""
+
+_HANDOVER_SECONDS = 30
+"""Time that pods of an earlier version stay after a new pod is ready.
+
+The Service then selects the new pod alone, nodes learn of it, and requests that the earlier pods have begun end.
+"""
 
 EXPOSURE = "apiserver-exposure"
 """ConfigMap in a control plane's namespace with the names that the gateway serves."""
@@ -335,6 +344,28 @@ def objects(
     ]
 
 
+def handed_over(objects: Iterable[Manifest], selector: Mapping[str, str]) -> list[Manifest]:
+    """The objects of a gateway as they are until the first pod that keeps serving is ready.
+
+    ``selector`` is the live selector of the Service: it selects pods that end at once. The Deployment deletes no pod
+    until a new one has been ready for ``_HANDOVER_SECONDS``. The objects of a gateway without such pods have no such
+    time, so that a new gateway is available as soon as it is ready.
+    """
+    changes: dict[str, Manifest] = {
+        "Service": {"selector": dict(selector)},
+        "Deployment": {"minReadySeconds": _HANDOVER_SECONDS},
+    }
+    return [
+        {**each, "spec": {**each["spec"], **changes[each["kind"]]}} if each["kind"] in changes else each
+        for each in objects
+    ]
+
+
+def keeps_serving(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod serves on after its deletion."""
+    return KEEPS_SERVING.items() <= (pod["metadata"].get("labels") or {}).items()
+
+
 def _namespace_labels(place: Place) -> dict[str, str]:
     return _marks(place) or {ROLE: "istio-ingress"}
 
@@ -356,6 +387,7 @@ def _service(settings: Mapping[str, Any], place: Place) -> Manifest:
         select=SELECT,
         labels=_labels(place),
         ports={"tls": (SNI_PORT, SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+        selector={**SELECT, **KEEPS_SERVING},
         type="LoadBalancer",
         externalTrafficPolicy=settings.get("externalTrafficPolicy") or "Cluster",
         **({"loadBalancerClass": settings["class"]} if settings.get("class") else {}),
@@ -414,7 +446,12 @@ def _deployment(config: Mapping[str, Any], replicas: int, place: Place) -> Manif
         labels=_labels(place),
         replicas=replicas,
         # Outside: gateways of other seeds, while control planes move.
-        pod_labels={**connections.SEED_API, **connections.OUTSIDE, **connections.BEHIND_GATEWAYS},
+        pod_labels={
+            **connections.SEED_API,
+            **connections.OUTSIDE,
+            **connections.BEHIND_GATEWAYS,
+            **KEEPS_SERVING,
+        },
         pod={
             "serviceAccountName": NAME,
             "priorityClassName": priority.SYSTEM_CRITICAL,

@@ -21,7 +21,7 @@ from activities.seed.backups import backup_buckets_of
 from activities.seed.extension_access import INGRESS_DNS_SECRET, ExtensionAccess
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
-from activities.seed.gateway import gateway_address
+from activities.seed.gateway import deploy_gateway, gateway_address
 from activities.seed.handlers import ExposureClassHandler, Handlers
 from activities.seed.system import garden_namespace
 from api import resources
@@ -171,14 +171,15 @@ class SeedActivities:
         """Apply the gateway and wait for its address, to which the DNS names of Shoots will point.
 
         Also apply the gateways of handlers, see ``activities.seed.handlers``. A Shoot waits for the address of its own.
+        A second run finds the objects of the first one by name, see ``deploy_gateway``.
         """
         seed = await self._wanted(task)
         await self._clusters.seed.apply(garden_namespace(), manager=MANAGER)
         balancer = (seed["spec"].get("settings") or {}).get("loadBalancerServices")
         domain = seed["spec"]["dns"]["internal"]["domain"]
         replicas = 2 if len((seed["spec"].get("provider") or {}).get("zones") or ()) > 1 else 1
-        for item in gateway.objects(internal_domain=domain, load_balancer=balancer, replicas=replicas):
-            await self._clusters.seed.apply(item, manager=MANAGER)
+        wanted = gateway.objects(internal_domain=domain, load_balancer=balancer, replicas=replicas)
+        await deploy_gateway(self._clusters, wanted)
         handlers = await self._handlers.deploy(seed, replicas)
         address = await gateway_address(self._clusters.seed_caches)
         return TaskResult(note="; ".join(filter(None, (address, handlers))))

@@ -15,7 +15,7 @@ from activities.clusters import Clusters
 from activities.components import gateway
 from activities.components.gateway import Place
 from activities.errors import permanent
-from activities.seed.extension_objects import MANAGER
+from activities.seed.gateway import deploy_gateway
 from api import resources
 from api.constants import EXPOSURE_CLASS_HANDLER, GARDEN_NAMESPACE, ROLE, ROLE_EXPOSURE_CLASS_HANDLER
 from api.contracts.operations import OperationType, ShootTask
@@ -153,8 +153,7 @@ class Handlers:
             wanted = gateway.objects(
                 internal_domain=domain, load_balancer=balancer, replicas=replicas, place=each.place
             )
-            for item in wanted:
-                await self._clusters.seed.apply(item, manager=MANAGER)
+            await deploy_gateway(self._clusters, wanted, each.place)
         kept = await self._delete_former()
         notes = [f"handlers {', '.join(self._configured)}"] if self._configured else []
         notes += [f"kept {', '.join(kept)}, which Shoots use"] if kept else []

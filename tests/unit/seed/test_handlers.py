@@ -183,8 +183,10 @@ async def test_a_handler_gets_a_gateway_with_its_own_load_balancer(world: World)
     assert "loadBalancerClass" not in made["spec"], "a handler does not get the class of the seed's own gateway"
     deployment = world.seed.find(DEPLOYMENTS, gateway.NAME, INTERNAL)
     assert deployment
-    assert deployment["spec"]["selector"]["matchLabels"] == made["spec"]["selector"] == {"app": gateway.NAME}
-    assert labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert deployment["spec"]["selector"]["matchLabels"] == {"app": gateway.NAME}
+    assert made["spec"]["selector"] == {"app": gateway.NAME, "networking.gardener.cloud/keeps-serving": "true"}
+    of_pods = deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert of_pods >= labels.items() | made["spec"]["selector"].items()
     binding = world.seed.find(f"{RBAC}/clusterrolebindings", "gardener.cloud:istio-ingressgateway:internal")
     assert binding
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": gateway.NAME, "namespace": INTERNAL}]
