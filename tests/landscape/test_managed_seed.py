@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, 
 EXAMPLES = Path(__file__).parents[2] / "examples/managed-seed"
 GARDEN, NAME, HOSTED = "garden", "nested", "on-nested"
 _SECONDS = 240.0
-_MOVE_SECONDS = 300.0
 CONDITIONS = ("GardenletReady", "ExtensionsReady", "BackupBucketsReady", "SeedSystemComponentsHealthy")
 
 
@@ -140,19 +139,6 @@ def test_a_managed_seed_with_a_shoot_is_not_deleted(hosted: Shoot, seed: SeedSho
     said = refused(*seed.landscape.argv(GARDEN, "-n", GARDEN, "delete", "managedseed", NAME))
 
     assert f"{hosted.reference}" in said
-
-
-def test_a_control_plane_moves_out_of_a_managed_seed_and_back(hosted: Shoot, seed: SeedShoot) -> None:
-    """Clients that have an old DNS answer are forwarded: by the gateway that they know to that of the other seed."""
-    for destination, former in (("seed-1", NAME), (NAME, "seed-1")):
-        known = hosted.address_of(hosted.host_names[1])
-        hosted.gardener("shoot", "move", hosted.reference, "--to", destination, "--follow", timeout=_MOVE_SECONDS)
-
-        assert hosted.get()["spec"]["seedName"] == destination
-        assert hosted.address_of(hosted.host_names[1]) != known
-        by_former = (f"--server=https://{known}:443", f"--tls-server-name={hosted.host_names[1]}", "get", "nodes")
-        assert hosted.kubectl(*by_former, "-o", "name"), f"the gateway of {former} forwards"
-    hosted.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=120s", timeout=130)
 
 
 def test_a_seed_becomes_a_shoot_again(hosted: Shoot, seed: SeedShoot) -> None:
