@@ -1,6 +1,6 @@
 """Load balancer of a zonal seed: the addresses of its Services of type LoadBalancer, outside of its nodes.
 
-Envoy accepts the connections, and connects to a pod of the Service in any zone (``workers.lib.tcp_load_balancer``).
+Envoy accepts the connections, and connects to a pod of the Service in any zone (``landscape.tcp_load_balancer``).
 This process writes the files that Envoy watches, from the Services of the seed and their EndpointSlices. If it is down,
 Envoy goes on with the last files.
 """
@@ -18,13 +18,13 @@ from api.resources import ENDPOINT_SLICE, SERVICE
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller
+from landscape import tcp_load_balancer
 from landscape.code import code_digest
 from landscape.files import write_if_changed
 from landscape.plan import ClusterPlan, Plan
 from landscape.processes import ProcessSpec
 from landscape.public_addresses import addresses_of
-from workers.lib import tcp_load_balancer
-from workers.lib.tcp_load_balancer import BACKENDS, Balancer
+from landscape.tcp_load_balancer import BACKENDS, Balancer
 
 log = logging.getLogger("landscape.seed_load_balancer")
 
@@ -48,7 +48,7 @@ def processes(plan: Plan, seed: ClusterPlan) -> list[ProcessSpec]:
         *(sys.executable, "-m", "landscape.seed_load_balancer"),
         *("--kubeconfig", str(plan.kubeconfig(seed.name)), "--directory", str(directory)),
     )
-    version = code_digest("landscape", "kube", "api", "workers/lib", "activities/components")
+    version = code_digest("landscape", "kube", "api", "activities/components")
     config_version = hashlib.sha256(config.encode()).hexdigest()[:12]
     return [
         ProcessSpec(f"{seed.name}/load-balancer-files", writer, seed.netns, {"GARDENER_VERSION": version}),

@@ -23,7 +23,7 @@ from tests.unit.kube.waiting import until
 from tests.unit.seed.test_extension_access import registration
 from workers.provider_local.access import NAME
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180)]
 
 OWN, CONTROL_PLANE, GENERATED = "extension-provider-local", "shoot--a--b", "generated-bucket-5eed"
 ACCOUNT = f"system:serviceaccount:{OWN}:{NAME}"

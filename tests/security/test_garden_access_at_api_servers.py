@@ -19,10 +19,8 @@ import yaml
 from activities.clusters import Clusters
 from api import resources
 from api.constants import GARDEN_NAMESPACE, SEED_USER_PREFIX, SEEDS_GROUP
-from api.crds import crds
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden
-from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer, SeedAuthorizer
 from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.api.test_installations import registration
@@ -114,10 +112,8 @@ async def running(servers: tuple[ApiServer, ApiServer, SeedAuthorizer], tmp_path
     names = (GARDEN_NAMESPACE, PROJECT, "seed-seed-1")
     spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in names]
     await server.prepare(*spaces, *deployments_without_conversion())
+    await of_seed.prepare_seed(spaces[0])
     async with server.client(ADMIN) as garden, of_seed.client(ADMIN) as seed, authorizer.running(garden):
-        await ready(seed)
-        for each in (*crds("seed"), spaces[0]):
-            await seed.apply(each, manager="test")
         for each in objects():
             await until(lambda each=each: _applied(garden, each), 60)  # type: ignore[misc]
         status = {"status": {"seedName": "seed-1"}}

@@ -21,7 +21,7 @@ from workers.controller_manager.managed_seeds import ManagedSeedConfig, run_mana
 from workers.lib.temporal import TemporalConnection
 from workers.setup import set_up_garden
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180)]
 
 SEEDS = "gardener.cloud:system:seeds"
 PARENT, CHILD = (f"gardener.cloud:system:seed:{each}" for each in ("seed-1", "nested"))

@@ -21,7 +21,7 @@ from workers.admission.limits import ResourceAdmissionConfiguration
 from workers.controller_manager.profiles import run_profile_controllers
 from workers.setup import set_up_garden
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180)]
 
 RBAC = "rbac.authorization.k8s.io"
 KIND = resources.NAMESPACED_CLOUD_PROFILE

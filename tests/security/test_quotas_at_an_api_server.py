@@ -25,7 +25,7 @@ from tests.unit.kube.waiting import until
 from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180)]
 
 OWNER = "garden-owner"
 """Namespace with the cloud credentials that projects may use, and with the Quota for them."""

@@ -25,7 +25,7 @@ from tests.temporal_server import Cluster, cluster, start_refused
 from tests.unit.kube.waiting import until
 from workers.lib.callers import Callers
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(120, func_only=True)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests import api_servers
 from tests.api_servers import free_port, process
 from tests.unit.kube.waiting import until
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(180)]
 
 OWN = "infra-shoot--a--b"
 

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from api import resources
-from api.crds import crds
 from kube.client import KubeClient
-from tests.api_servers import ready
 from tests.gardens import ADMIN, ApiServer
 from tests.killed_controllers import Life, Lives
 from tests.unit.admission.test_managed_seed_sets import scaler
@@ -155,11 +153,8 @@ async def test_the_gardenlet_installs_an_extension_once_and_removes_all_of_it(
         }
     )
     _, server = servers
+    await server.prepare_seed({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden"}})
     async with server.client(ADMIN) as seed:
-        await ready(seed)
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden"}}
-        for manifest in (*crds("seed"), namespace):
-            await seed.apply(manifest, manager="test")
 
         async def live() -> Object | None:
             return await garden.find(resources.CONTROLLER_INSTALLATION, "notes-x")

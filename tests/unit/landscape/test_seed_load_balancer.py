@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from landscape.seed_load_balancer import balancers
+from landscape.tcp_load_balancer import Balancer, bootstrap, files
 from tests.api_servers import free_port, process
 from tests.unit.kube.waiting import until
-from workers.lib.tcp_load_balancer import Balancer, bootstrap, files
 
 pytestmark = pytest.mark.timeout(60)
 

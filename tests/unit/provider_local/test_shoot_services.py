@@ -10,10 +10,9 @@ from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
 from api.resources import EVENT, NODE, SERVICE
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
-from tests.unit.provider_local.shoot_cluster import ShootCluster
+from tests.unit.provider_local.shoot_cluster import NAMESPACE, ShootCluster, cloud_with
 from workers.provider_local.shoot_services import EXCLUSION, FINALIZER, ShootServices
 
-NAMESPACE = "infra-shoot--dev--one"
 PORTS = [
     {"port": 80, "protocol": "TCP", "nodePort": 30080},
     {"port": 53, "protocol": "UDP", "nodePort": 30053},
@@ -27,11 +26,8 @@ def shoot() -> ShootCluster:
 
 @pytest.fixture
 async def cloud(shoot: ShootCluster) -> AsyncIterator[FakeCluster]:
-    cloud = FakeCluster()
-    running = asyncio.create_task(ShootServices(shoot, cloud, NAMESPACE).run())
-    yield cloud
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with cloud_with(ShootServices, shoot) as cloud:
+        yield cloud
 
 
 def service(**spec: Any) -> dict[str, Any]:

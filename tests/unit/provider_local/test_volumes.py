@@ -10,10 +10,9 @@ from activities.provider_local.storage import CSI_DRIVER, storage_class
 from api.resources import DISK, EVENT, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
-from tests.unit.provider_local.shoot_cluster import ShootCluster
+from tests.unit.provider_local.shoot_cluster import NAMESPACE, ShootCluster, cloud_with
 from workers.provider_local.volumes import ATTACHER_FINALIZER, VOLUME_FINALIZER, Volumes
 
-NAMESPACE = "infra-shoot--dev--one"
 GIBIBYTE = 1 << 30
 
 
@@ -29,12 +28,8 @@ async def shoot() -> ShootCluster:
 
 @pytest.fixture
 async def cloud(shoot: ShootCluster) -> AsyncIterator[FakeCluster]:
-    """The cloud, with the controllers that use it. A test does itself what the cloud does with disks."""
-    cloud = FakeCluster()
-    running = asyncio.create_task(Volumes(shoot, cloud, NAMESPACE).run())
-    yield cloud
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with cloud_with(Volumes, shoot) as cloud:
+        yield cloud
 
 
 def claim(**spec: Any) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from activities.components.base import to_json
 from activities.seed import rollout
 from activities.seed.system import garden_namespace
 from api import resources
-from api.crds import crds
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from tests.api_servers import free_port, ready
+from tests.api_servers import free_port
 from tests.charts.test_rendering import rendered
 from tests.gardens import ADMIN, ApiServer
 from tests.unit.kube.waiting import until
@@ -53,10 +52,8 @@ async def _prepared(server: ApiServer) -> None:
     for each in rights:
         if each["kind"] == "ClusterRoleBinding":
             each["subjects"] = [{"kind": "User", "name": GARDENLET, "apiGroup": "rbac.authorization.k8s.io"}]
-    async with server.client() as admin, server.client(GARDENLET) as gardenlet:
-        await ready(admin)
-        for each in (*crds("seed"), *rights):
-            await admin.apply(each, manager="test")
+    await server.prepare_seed(*rights)
+    async with server.client(GARDENLET) as gardenlet:
         await until(functools.partial(_accepted, gardenlet, garden_namespace()))
         await rollout.deploy(gardenlet, resource_manager.seed_objects(2))
 

@@ -5,13 +5,15 @@ open connections end, so that clients reconnect at once. If a connection to a ba
 before the client notices.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from activities.components import base, envoy
-from activities.components.base import Manifest
+from activities.components import envoy
+from kube.client import Object
 
 _LISTENERS, _CLUSTERS = "listeners.json", "clusters.json"
 BACKENDS = "backends-"
@@ -43,7 +45,7 @@ def bootstrap(node: str, directory: Path, *, admin_socket: Path, metrics_port: i
         admin_socket=str(admin_socket),
         dynamic_resources={"lds_config": _file(directory, _LISTENERS), "cds_config": _file(directory, _CLUSTERS)},
     )
-    return base.to_json(config)
+    return _json(config)
 
 
 def files(wanted: Iterable[Balancer], directory: Path) -> dict[str, str]:
@@ -61,17 +63,21 @@ def files(wanted: Iterable[Balancer], directory: Path) -> dict[str, str]:
     return made
 
 
-def _response(kind: str, items: Iterable[Manifest]) -> str:
+def _response(kind: str, items: Iterable[Object]) -> str:
     resources = [{"@type": f"type.googleapis.com/envoy.config.{kind}", **item} for item in items]
-    return json.dumps({"version_info": base.checksum(resources)[:16], "resources": resources}, indent=1)
+    return _json({"version_info": hashlib.sha256(_json(resources).encode()).hexdigest()[:16], "resources": resources})
 
 
-def _listener(balancer: Balancer) -> Manifest:
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, indent=1)
+
+
+def _listener(balancer: Balancer) -> Object:
     proxy = envoy.tcp_proxy(balancer.name, max_connect_attempts=_CONNECT_ATTEMPTS)
     return envoy.listener(balancer.name, balancer.address, balancer.port, [{"filters": [proxy]}])
 
 
-def _cluster(balancer: Balancer, directory: Path) -> Manifest:
+def _cluster(balancer: Balancer, directory: Path) -> Object:
     return {
         "name": balancer.name,
         "type": "EDS",
@@ -93,12 +99,12 @@ def _cluster(balancer: Balancer, directory: Path) -> Manifest:
     }
 
 
-def _backends(balancer: Balancer) -> Manifest:
+def _backends(balancer: Balancer) -> Object:
     endpoints = [{"endpoint": {"address": envoy.socket(*each)}} for each in balancer.backends]
     return {"cluster_name": balancer.name, "endpoints": [{"lb_endpoints": endpoints}]}
 
 
-def _file(directory: Path, name: str) -> Manifest:
+def _file(directory: Path, name: str) -> Object:
     return {
         "resource_api_version": "V3",
         "path_config_source": {"path": str(directory / name), "watched_directory": {"path": str(directory)}},
