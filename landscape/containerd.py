@@ -133,6 +133,11 @@ async def refresh(node: NodePlan, archives: Sequence[Path]) -> list[str]:
     return await _import(node.directory / "containerd", node.containerd_socket, archives)
 
 
+async def add(node: NodePlan, archive: Path) -> None:
+    """Import one more archive into a running containerd; ``refresh`` leaves its images as they are."""
+    await _import_archive(node.containerd_socket, str(archive))
+
+
 async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[str]:
     """Import changed archives, and remove images that only earlier archives contained."""
     known = imported(root)

@@ -64,6 +64,12 @@ def archive_for_engine(binaries: Binaries, progress: Progress = lambda _: None) 
         return _Builder(Layers(CACHE, progress), "", binaries).for_engine()
 
 
+def archive_of_program(image: str, binary: Path, progress: Progress = lambda _: None) -> Path:
+    """An archive with an image of one static program, which is in the root of the image, like Gardener's extensions."""
+    with _locked(progress):
+        return _Builder(Layers(CACHE, progress), "", {binary.name: str(binary)}).of_program(image, binary.name)
+
+
 class _Builder:
     """Composes images out of layers, and archives out of images."""
 
@@ -84,6 +90,9 @@ class _Builder:
         path = self._rewritten("engine", contents, ())
         self._layers.forget_unused(self._archives)
         return path
+
+    def of_program(self, image: str, name: str) -> Path:
+        return self._archive(name, [Image(image, (self._binary(name, f"/{name}"),), (f"/{name}",))])
 
     def _archives_of(self, role: Role) -> list[Path]:
         match role:
