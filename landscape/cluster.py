@@ -105,7 +105,7 @@ class Cluster:
             self._start(self._scheduler())
 
     def start_containerd(self, node: NodePlan) -> None:
-        self._start(containerd.process(node))
+        self._start(containerd.process(node, enforces=self._plan.closed and self._cluster.is_seed))
 
     async def start_node(self, node: NodePlan) -> None:
         """Start kubelet and kube-proxy; returns when the node is ready. API server and containerd must run."""

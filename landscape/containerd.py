@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,12 +20,13 @@ from pathlib import Path
 
 from api import images
 from landscape.errors import LandscapeError
-from landscape.files import write_file
+from landscape.files import write_file, write_if_changed
 from landscape.network import POD_BRIDGE
 from landscape.plan import CACHE_HOME, RUN_HOME, NodePlan
 from landscape.processes import Processes, ProcessSpec
 from landscape.shell import run
 from landscape.waiting import until
+from workers.network_policy_agent import cni_plugin
 
 _PREPARED = CACHE_HOME / "containerd"
 _NAMESPACE = "k8s.io"
@@ -36,6 +38,7 @@ _KEPT_ROOTS = 2
 """Number of prepared roots of earlier contents that are kept: another ``up`` may copy one, and other checkouts may use
 some. They share equal files."""
 _IMPORT_ATTEMPTS = 3
+_PLUGIN = "gardener-network-policies"
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
 
@@ -47,7 +50,7 @@ def cni_plugins() -> Path:
     raise LandscapeError(f"no CNI plugins in {looked}: run `make packages`")
 
 
-def config(root: Path, run_directory: Path, cni: Path) -> str:
+def config(root: Path, run_directory: Path, cni: Path, plugins: Path) -> str:
     """containerd's configuration; everything it writes lies below ``root`` and ``run_directory``."""
     return f"""version = 2
 root = "{root}"
@@ -71,7 +74,7 @@ disabled_plugins = [
   enable_unprivileged_ports = true
   enable_unprivileged_icmp = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{cni_plugins()}"
+    bin_dir = "{plugins}"
     conf_dir = "{cni}"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
@@ -80,8 +83,11 @@ disabled_plugins = [
 """
 
 
-def cni_config(node: NodePlan) -> str:
-    """CNI configuration: a bridge with host-local addresses. No ``ipMasq``: one rule masquerades all pods."""
+def cni_config(node: NodePlan, *, enforces: bool) -> str:
+    """CNI configuration: a bridge with host-local addresses. No ``ipMasq``: one rule masquerades all pods.
+
+    ``enforces``: whether the node enforces NetworkPolicies, so that each pod waits for its rules.
+    """
     bridge = {
         "type": "bridge",
         "bridge": POD_BRIDGE,
@@ -95,21 +101,35 @@ def cni_config(node: NodePlan) -> str:
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
-    return json.dumps({"cniVersion": "0.4.0", "name": node.netns, "plugins": [bridge]}, indent=2)
+    announced = [{"type": _PLUGIN, "socket": str(node.network_policies_socket)}] if enforces else []
+    return json.dumps({"cniVersion": "0.4.0", "name": node.netns, "plugins": [bridge, *announced]}, indent=2)
 
 
-def process(node: NodePlan) -> ProcessSpec:
+def process(node: NodePlan, *, enforces: bool) -> ProcessSpec:
     """Write the configuration of the node's containerd; returns how to start it."""
     cni = node.directory / "cni"
     cni.mkdir(parents=True, exist_ok=True)
-    (cni / "10-bridge.conflist").write_text(cni_config(node))
-    return _process(f"{node.name}/containerd", node.directory / "containerd", node.run_directory, cni, node.netns)
+    plugins = _all_plugins(node.directory / "cni-plugins") if enforces else cni_plugins()
+    (cni / "10-bridge.conflist").write_text(cni_config(node, enforces=enforces))
+    root = node.directory / "containerd"
+    return _process(f"{node.name}/containerd", root, node.run_directory, cni, plugins, node.netns)
 
 
-def _process(name: str, root: Path, run_directory: Path, cni: Path, netns: str | None) -> ProcessSpec:
+def _all_plugins(directory: Path) -> Path:
+    """Make a directory with all CNI plugins and our own: containerd looks into one only."""
+    directory.mkdir(exist_ok=True)
+    for each in cni_plugins().iterdir():
+        if not (link := directory / each.name).exists():
+            link.symlink_to(each)
+    own = directory / _PLUGIN
+    write_if_changed(own, f"#!{sys.executable} -IS\n{Path(cni_plugin.__file__).read_text()}", mode=0o755)
+    return directory
+
+
+def _process(name: str, root: Path, run_directory: Path, cni: Path, plugins: Path, netns: str | None) -> ProcessSpec:
     run_directory.mkdir(parents=True, exist_ok=True)
     file = run_directory / "containerd.toml"
-    file.write_text(config(root, run_directory, cni))
+    file.write_text(config(root, run_directory, cni, plugins))
     return ProcessSpec(name, ("containerd", "--config", str(file)), netns=netns)
 
 
@@ -250,7 +270,7 @@ async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -
     """Run a separate containerd on the root during the import."""
     processes = Processes(scratch / "processes", scratch)
     run_directory = RUN_HOME / f".prepare-{os.getpid()}-{scratch.name.lstrip('.')}"
-    running = processes.start(_process("containerd", root, run_directory, scratch, None))
+    running = processes.start(_process("containerd", root, run_directory, scratch, cni_plugins(), None))
     socket = run_directory / "containerd.sock"
     try:
         await ready(socket)

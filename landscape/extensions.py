@@ -15,6 +15,7 @@ from typing import Any
 
 from api.decisions.conditions import find_condition
 from api.decisions.extension_charts import namespace_of
+from api.network_policies import TO_BLOCKED, allowed
 from api.resources import CONTROLLER_INSTALLATION, NAMESPACE
 from kube.client import KubeClient, Object
 from landscape.code import ROOMS, code_digest
@@ -74,6 +75,9 @@ def controller_deployment(plan: Plan) -> Object:
         # The image has the same tag in all versions.
         "podAnnotations": {"checksum/code": code_digest(*ROOMS)},
     }
+    if plan.closed:
+        # It uses Temporal, the garden, the DNS server and the users of the object store.
+        values["podLabels"] = allowed(TO_BLOCKED)
     if plan.shared_key.exists():
         values["temporal"]["sharedKeySecret"] = "provider-local-shared-key"
     return {

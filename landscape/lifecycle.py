@@ -41,7 +41,7 @@ from landscape.errors import LandscapeError
 from landscape.images import Role
 from landscape.images.layers import runtime_distributions
 from landscape.images.store import publish
-from landscape.kube import connected, is_ready
+from landscape.kube import apply, connected, is_ready
 from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, NodePlan, Plan
 from landscape.processes import Processes
 from landscape.progress import Progress
@@ -81,17 +81,22 @@ async def up(
     external_temporal: str = "",
     authentication: str = "",
     zonal: Sequence[str] = (),
+    closed: bool = False,
 ) -> Plan:
     """Start all parts of the landscape that do not run; safe to repeat, also after an ``up`` that was interrupted.
 
     ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: address
     of an external Temporal; kept until the landscape is taken down. ``authentication``: content of an
     AuthenticationConfiguration with the issuers that the garden trusts; kept until the next one. ``zonal``: seeds of a
-    new landscape that get a node in each zone.
+    new landscape that get a node in each zone. ``closed``: whether NetworkPolicies close the seeds of a new landscape.
     """
     _require_root()
     with _locked(name, progress):
-        plan = plans.load(name) or replace(plans.choose(name, binaries.KUBERNETES_VERSION), zonal=tuple(zonal))
+        plan = plans.load(name) or replace(
+            plans.choose(name, binaries.KUBERNETES_VERSION), zonal=tuple(zonal), closed=closed
+        )
+        if closed and not plan.closed:
+            raise LandscapeError(f"the seeds of landscape {name} are open, and cannot be closed: take it down first")
         if missing := set(zonal) - set(plan.zonal):
             raise LandscapeError(
                 f"the nodes of {', '.join(sorted(missing))} cannot change: take landscape {name} down first"
@@ -268,7 +273,18 @@ class _Up:
             await containerd.ready(node.containerd_socket)
             if changed := await containerd.refresh(node, await self._archives[role]):
                 self._progress.say(f"{node.name}: images imported: {', '.join(changed)}")
+        if role == "seed" and self._plan.closed:
+            await self._enforce_policies(node)
         await cluster.start_node(node)
+
+    async def _enforce_policies(self, node: NodePlan) -> None:
+        """Start the agent that the node's pods wait for."""
+        if shutil.which("nft") is None:
+            raise LandscapeError("nft is not installed: run `make packages`")
+        seed = next(each for each in self._plan.seeds if node in each.nodes)
+        async with connected(self._plan.kubeconfig(seed.name)) as client:
+            await apply(client, *workers.rights_of_node_agents())
+        await self._start_one_of_ours(workers.of_node(self._plan, seed, node))
 
     async def _image_binaries(self, role: Role, earlier: Making | None) -> dict[str, binaries.Binaries]:
         """Binaries for the images of a role; made after those of earlier roles, so that none is made twice."""

@@ -51,6 +51,8 @@ async def up(plan: Plan) -> None:
     routes.append(f"route replace {plan.public_network} via {plan.host_link('cloud').right_address} src {user}")
     for seed in SEEDS:
         routes.append(f"route replace {plan.further_address(seed)}/32 via {plan.host_link(seed).right_address}")
+    if plan.closed:
+        routes.append(f"route replace {plan.object_store_address}/32 via {plan.host_link('garden').right_address}")
     await _batch(None, routes)
     nodes = (_node(seed, node) for seed in plan.seeds if seed.is_zonal for node in seed.nodes)
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS), *nodes)
@@ -139,6 +141,8 @@ async def _garden(plan: Plan) -> None:
     """
     namespace, port = plan.garden.netns, plan.temporal_ui.rsplit(":", 1)[1]
     await _batch(namespace, [*_common(), f"addr replace {plan.central_address}/32 dev lo"])
+    if plan.closed:
+        await _batch(namespace, [f"addr replace {plan.object_store_address}/32 dev lo"])
     if "GARDENER-UI" in await run("iptables-save", "-t", "filter", netns=namespace):
         return
     rules = ["*filter", ":GARDENER-UI - [0:0]", f"-A INPUT -p tcp --dport {port} -j GARDENER-UI"]
@@ -221,6 +225,8 @@ async def _seed(plan: Plan, name: str) -> None:
         f"route replace {cloud.address}/32 via {plan.cloud_link(name).left_address} src {seed.address}",
         f"route replace {plan.public_network} via {plan.cloud_link(name).left_address}",
     ]
+    if plan.closed:
+        routes.append(f"route replace {plan.object_store_address}/32 via {plan.garden_link(name).left_address}")
     for other in plan.seeds:
         if other.name != name:
             # To the other seed's gateway, and from the gateway's pods.

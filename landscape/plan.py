@@ -60,6 +60,11 @@ class NodePlan:
     def containerd_socket(self) -> Path:
         return self.run_directory / "containerd.sock"
 
+    @property
+    def network_policies_socket(self) -> Path:
+        """At which new pods are announced to the agent that enforces NetworkPolicies."""
+        return self.run_directory / "network-policies.sock"
+
 
 @dataclass(frozen=True)
 class ClusterPlan:
@@ -140,6 +145,8 @@ class Plan:
     """Seeds with a node in each of ``ZONES``; others have one node."""
     external_temporal: str = ""
     """Address of an external Temporal, ``host:port``, as the host reaches it; the landscape then runs a relay to it."""
+    closed: bool = False
+    """Whether the nodes of seeds enforce NetworkPolicies, which close the namespaces of the seeds."""
     state_home: Path = field(default=STATE_HOME)
 
     def __post_init__(self) -> None:
@@ -262,8 +269,13 @@ class Plan:
         return self.central_address
 
     @property
+    def object_store_address(self) -> str:
+        """Address of the buckets. Pods of closed seeds reach them, and no other central service."""
+        return self._address(0, 2) if self.closed else self.central_address
+
+    @property
     def object_store_endpoint(self) -> str:
-        return f"http://{self.central_address}:9002"
+        return f"http://{self.object_store_address}:9002"
 
     @property
     def iam_endpoint(self) -> str:
@@ -465,6 +477,7 @@ class Plan:
             "kubernetesVersion": self.kubernetes_version,
             "olderVersions": list(self.older_versions),
             "zonalSeeds": list(self.zonal),
+            "closedSeeds": self.closed,
             "temporal": {
                 "address": self.temporal_address,
                 "ui": self.temporal_ui,
@@ -502,7 +515,9 @@ def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
     older = tuple(content.get("olderVersions", ()))
     external = content["temporal"].get("external", "")
     zonal = tuple(content.get("zonalSeeds", ()))
-    return Plan(content["name"], content["index"], content["kubernetesVersion"], older, zonal, external, state_home)
+    closed = content.get("closedSeeds", False)
+    version = content["kubernetesVersion"]
+    return Plan(content["name"], content["index"], version, older, zonal, external, closed, state_home)
 
 
 def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:

@@ -16,7 +16,7 @@ from landscape.cluster import Credentials
 from landscape.code import ROOMS, code_digest
 from landscape.files import write_if_changed
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
-from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, SUBRESOURCES_PORTS, VPN_NETWORK, ClusterPlan, Plan
+from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, SUBRESOURCES_PORTS, VPN_NETWORK, ClusterPlan, NodePlan, Plan
 from landscape.processes import ProcessSpec
 from workers.admission import api_server_files
 from workers.lib.codec import derived_keys, write_key_file
@@ -27,6 +27,7 @@ _SUBRESOURCES = ("subresources-1", "subresources-2")
 OF_THE_LANDSCAPE = ("garden/codec-server", *(f"garden/{name}" for name in _SUBRESOURCES))
 """Processes that the landscape needs in any case: for its UI and commands, and behind its front door."""
 
+NETWORK_POLICY_AGENT = "network-policy-agent"
 _WEBHOOKS_PORT = 9443
 _AUTHORIZER_PORT = 9444
 
@@ -52,6 +53,46 @@ def of_seed(plan: Plan, seed: ClusterPlan) -> list[Ours]:
     """Write the configurations of the processes of a seed; returns the processes to start."""
     return [
         _spec(plan, f"{seed.name}/{worker}", worker, config(plan, seed), seed.netns) for worker, config in _SEED.items()
+    ]
+
+
+def of_node(plan: Plan, seed: ClusterPlan, node: NodePlan) -> Ours:
+    """Write the configuration of the agent that enforces NetworkPolicies on a node of a seed."""
+    authority = Credentials.of(seed)
+    config = {
+        "clientConnection": {"kubeconfig": str(authority.kubeconfig(seed, NETWORK_POLICY_AGENT, NETWORK_POLICY_AGENT))},
+        "node": node.name,
+        "pods": node.pods,
+        "socket": str(node.network_policies_socket),
+        "health": _health(node.address, 2730),
+    }
+    return _spec(plan, f"{node.name}/{NETWORK_POLICY_AGENT}", NETWORK_POLICY_AGENT, config, node.netns)
+
+
+def rights_of_node_agents() -> list[dict[str, Any]]:
+    """Rights of these agents in their seed."""
+    return [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": NETWORK_POLICY_AGENT},
+            "rules": [
+                {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list", "watch"]},
+                {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "watch"]},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": NETWORK_POLICY_AGENT},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": NETWORK_POLICY_AGENT,
+            },
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": NETWORK_POLICY_AGENT}],
+        },
     ]
 
 
@@ -237,6 +278,7 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-gardenlet")),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
+        "networkPolicies": {"enabled": plan.closed},
         "etcd": {
             # Tests kill seeds, and then read backups that were written before.
             "deltaSnapshotPeriod": 10,
@@ -282,6 +324,8 @@ def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
                 "pods": seed.pods,
                 "services": seed.services,
                 "shootDefaults": {"pods": SHOOT_PODS, "services": SHOOT_SERVICES},
+                # Temporal, the garden and our own processes: their address is no private one.
+                **({"blockCIDRs": [f"{plan.central_address}/32"]} if plan.closed else {}),
             },
             "dns": {
                 "internal": domain(plan.internal_domain, garden.INTERNAL_DOMAIN_SECRET),

@@ -1,8 +1,11 @@
 """The processes that read the landscape's files accept them."""
 
 import importlib
+import json
 from base64 import b64decode
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +20,7 @@ from api.local import CloudProfileConfig
 from api.resources import NAMESPACE, SECRET
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
-from landscape import extensions, garden, object_store, temporal, workers
+from landscape import containerd, extensions, garden, object_store, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
 from landscape.plan import Plan
@@ -33,6 +36,7 @@ MODELS = {
     "controller-manager": "workers.controller_manager.process:ControllerManagerConfig",
     "discovery-server": "workers.discovery_server:DiscoveryServerConfig",
     "gardenlet": "workers.gardenlet.config:GardenletConfig",
+    "network-policy-agent": "workers.network_policy_agent.process:NetworkPolicyAgentConfig",
     "provider-local": "workers.provider_local.config:ProviderLocalConfig",
     "scheduler": "workers.scheduler:SchedulerConfig",
     "subresources": "workers.subresources.process:SubresourcesConfig",
@@ -49,6 +53,7 @@ def test_every_configuration_fits_the_process_that_reads_it(plan):
     processes = workers.of_garden(plan)
     for seed in plan.seeds:
         processes += workers.of_seed(plan, seed)
+        processes += (workers.of_node(plan, seed, node) for node in seed.nodes)
 
     names = set()
     for process in processes:
@@ -245,3 +250,28 @@ def test_search_attributes_are_registered_when_the_server_starts(plan):
 
     assert registered == {"GardenerProject", "GardenerShoot", "GardenerSeed", "GardenerOperation"}
     assert {key.name for key in vars(visibility).values() if isinstance(key, SearchAttributeKey)} == registered
+
+
+def test_closed_seeds_block_what_is_at_the_central_address_but_not_the_object_store(plan):
+    """Etcds write backups, and public addresses of the landscape are out of 198.18.0.0/15."""
+    closed = replace(plan, closed=True)
+    config = yaml.safe_load(Path(workers.of_seed(closed, closed.cluster("seed-1"))[0].spec.argv[-1]).read_text())
+
+    assert config["networkPolicies"] == {"enabled": True}
+    assert config["seedConfig"]["spec"]["networks"]["blockCIDRs"] == [f"{closed.central_address}/32"]
+    assert closed.object_store_endpoint != plan.object_store_endpoint
+    labels = extensions.controller_deployment(closed)["helm"]["values"]["podLabels"]
+    assert labels == {"networking.gardener.cloud/to-blocked-cidrs": "allowed"}
+    assert "blockCIDRs" not in workers.seed_config(plan, plan.cluster("seed-1"))["spec"]["networks"]
+
+
+def test_pods_of_seeds_wait_for_the_rules_of_their_node(plan):
+    (node,) = plan.cluster("seed-1").nodes
+    agent = yaml.safe_load(Path(workers.of_node(plan, plan.cluster("seed-1"), node).spec.argv[-1]).read_text())
+
+    plugins = json.loads(containerd.cni_config(node, enforces=True))["plugins"]
+
+    assert [each["type"] for each in plugins] == ["bridge", "gardener-network-policies"]
+    assert (plugins[1]["socket"], plugins[0]["ipam"]["ranges"]) == (agent["socket"], [[{"subnet": agent["pods"]}]])
+    assert len(plugins[1]["socket"]) < 108
+    assert len(json.loads(containerd.cni_config(node, enforces=False))["plugins"]) == 1

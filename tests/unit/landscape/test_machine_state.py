@@ -128,7 +128,7 @@ def test_containerd_writes_only_into_the_landscape(tmp_path, monkeypatch):
     plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
     seed = plan.cluster("seed-1")
 
-    text = containerd.config(seed.directory / "containerd", seed.run_directory, seed.directory / "cni")
+    text = containerd.config(seed.directory / "containerd", seed.run_directory, seed.directory / "cni", tmp_path)
 
     paths = [line.split('"')[1] for line in text.splitlines() if '= "/' in line and "bin_dir" not in line]
     assert len(paths) >= 5

@@ -112,7 +112,7 @@ def test_sockets_of_the_longest_name_fit_into_a_socket_address():
 
 
 def test_the_nodes_of_a_seed_are_kept_with_the_landscape(tmp_path):
-    plan = Plan("mine", 1, "1.37.1", zonal=("seed-1",), state_home=tmp_path)
+    plan = Plan("mine", 1, "1.37.1", zonal=("seed-1",), closed=True, state_home=tmp_path)
     plan.save()
 
     assert plans.load("mine", tmp_path) == plan
