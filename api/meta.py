@@ -92,6 +92,15 @@ def map_list(*keys: str) -> Any:
     return Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)})
 
 
+def rules(*conditions: tuple[str, str]) -> ConfigDict:
+    """Configuration of a model whose objects fulfil CEL expressions; each comes with the message of a refusal."""
+    found: list[Any] = [{"rule": rule, "message": message} for rule, message in conditions]
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": found})
+
+
+CIDR = Field(json_schema_extra={"format": "cidr"})
+"""Marks an address range that the API server checks."""
+
 SET = Field(json_schema_extra={"x-kubernetes-list-type": "set"})
 """Marks a list of scalars without duplicates."""
 

@@ -84,14 +84,15 @@ async def ready(admin: KubeClient) -> None:
 
 
 @contextlib.asynccontextmanager
-async def process(directory: Path, *command: str | Path) -> AsyncIterator[None]:
+async def process(directory: Path, *command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a program in a directory, with its output in a file there, and kill it at the end."""
     with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
         started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
         try:
-            yield
+            yield started
         finally:
-            started.kill()
+            with contextlib.suppress(ProcessLookupError):  # a test has ended it
+                started.kill()
             await started.wait()
 
 

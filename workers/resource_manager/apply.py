@@ -8,6 +8,7 @@ are none. The applier therefore asks for a dry run, and writes only if the API s
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -65,12 +66,17 @@ class Applier:
     ) -> Object:
         """Create or update an object. ``applied``: its labels and annotations as they were written last.
 
+        None: the object was never written, so it is created without a look at the live object before.
+
         A second run finds the object as it is to be, and writes nothing. Raises ApiError, also after an object that
         cannot be updated was deleted.
         """
         resource = await self._target.resource_for(obj["apiVersion"], obj["kind"])
         for attempt in range(1, _TRIES + 1):
             try:
+                if applied is None and attempt == 1:
+                    with contextlib.suppress(AlreadyExists, Invalid):
+                        return await self._target.create(obj, manager=MANAGER)
                 return await self._apply_once(obj, resource, applied or Applied(), force_labels, force_annotations)
             except (AlreadyExists, Conflict, NotFound):
                 # Another component has created, changed or deleted the object since it was read.

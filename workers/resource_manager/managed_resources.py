@@ -5,6 +5,7 @@ Source: spec/resource-manager.md 3 and 4.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -52,6 +53,8 @@ _SETTLE_RETRY = 1.0
 _APPLY_MARGIN = 0.1
 """Seconds added to the time of the next apply, so that this time has passed when the object is reconciled again."""
 _CACHE_SYNC_SECONDS = 10.0
+_EVENT_SECONDS = 1.0
+"""Time in which the event of an object that this process wrote usually comes; then the object is read."""
 _PARALLEL_WRITES = 8
 _LONGEST_MESSAGE = 32_000
 """Characters of a condition's message: the status also holds the references, and etcd takes 1.5 MB."""
@@ -115,7 +118,7 @@ class ManagedResourceController:
         self._read: dict[Key, dict[Key, str]] = {}
         """Resource versions of the Secrets that each ManagedResource was applied from."""
         self._written: dict[Reference, int] = {}
-        """Resource versions of objects as this process wrote them; a cache may still be behind."""
+        """Resource versions of objects as this process wrote them, until a cache has them."""
         self._watched: dict[Resource, Cache] = {}
         own_class = config.resource_class or DEFAULT_CLASS
         self._finalizer = (
@@ -404,12 +407,12 @@ class ManagedResourceController:
 
         async def write(obj: Object) -> None:
             reference = Reference.of(obj)
-            last = earlier.get(equivalences.identity(reference)) or {}
+            last = earlier.get(equivalences.identity(reference))
             async with slots:
                 try:
                     written = await self._applier.apply(
                         obj,
-                        applied=Applied(last.get("labels") or {}, last.get("annotations") or {}),
+                        applied=last and Applied(last.get("labels") or {}, last.get("annotations") or {}),
                         force_labels=bool(spec.get("forceOverwriteLabels")),
                         force_annotations=bool(spec.get("forceOverwriteAnnotations")),
                     )
@@ -421,7 +424,8 @@ class ManagedResourceController:
                                  type(error).__name__)  # fmt: skip
                     failed[reference] = f"{reference} is malformed ({type(error).__name__})"
                 else:
-                    self._written[reference] = int(written["metadata"]["resourceVersion"])
+                    if names.MANAGED_BY in (written["metadata"].get("labels") or {}):  # else no cache has it
+                        self._written[reference] = int(written["metadata"]["resourceVersion"])
 
         for group in in_order(objects):
             await asyncio.gather(*(write(obj) for obj in group))
@@ -534,10 +538,11 @@ class ManagedResourceController:
             return None
         references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
         try:
-            objects = [(reference, await self._live(reference)) for reference in references]
+            live = await asyncio.gather(*map(self._live, references))
         except ApiError as error:
             await self._report(managed_resource, _healthy("False", "HealthCheckError", str(error)))
             raise TryAgain(str(error)) from None
+        objects = list(zip(references, live, strict=True))
         was_healthy = find_condition(managed_resource, CONDITION_HEALTHY).get("status") == "True"
         healthy = _health_of(objects)
         progress, again = await self._progress_of(objects)
@@ -576,10 +581,22 @@ class ManagedResourceController:
         cache = await self._watch(reference)
         if cache is None:
             return None
-        obj = cache.get(reference.name, reference.namespace or None)
-        if obj is None or int(obj["metadata"]["resourceVersion"]) < self._written.get(reference, 0):
-            # Not in the cache yet, or without our label because another component created it.
-            obj = await self._target.find(cache.resource, reference.name, reference.namespace or None)
+        name, namespace = reference.name, reference.namespace or None
+        if written := self._written.get(reference, 0):
+
+            def seen(obj: Object | None) -> Object | None:
+                return obj if obj is not None and int(obj["metadata"]["resourceVersion"]) >= written else None
+
+            with contextlib.suppress(TimeoutError):
+                obj: Object | None = await cache.wait_for(name, namespace, seen, _EVENT_SECONDS)
+                self._written.pop(reference, None)
+                return obj
+        elif (obj := cache.get(name, namespace)) is not None:
+            return obj
+        # The object is missing, has no label of ours because another component created it, or its event is late.
+        obj = await self._target.find(cache.resource, name, namespace)
+        if obj is None:
+            self._written.pop(reference, None)
         return obj
 
     async def _watch(self, reference: Reference) -> Cache | None:

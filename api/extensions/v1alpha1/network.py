@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
 from api.extensions.v1alpha1.base import STATUS, TYPE, ExtensionSpec, ExtensionStatus, extension_kind
-from api.meta import IMMUTABLE, Column, Definition, KubeObject
+from api.meta import CIDR, IMMUTABLE, Column, Definition, KubeObject, rules
 
 IPFamily = Literal["IPv4", "IPv6"]
 
 
 class NetworkSpec(ExtensionSpec):
-    pod_cidr: Annotated[str, IMMUTABLE]
-    service_cidr: Annotated[str, IMMUTABLE]
-    ip_families: list[IPFamily] | None = None
+    model_config = rules(
+        (
+            "!has(oldSelf.ipFamilies) || (has(self.ipFamilies)"
+            " && oldSelf.ipFamilies.all(each, each in self.ipFamilies))",
+            "ipFamilies: a family can be added, but not removed",
+        )
+    )
+
+    pod_cidr: Annotated[str, IMMUTABLE, CIDR]
+    service_cidr: Annotated[str, IMMUTABLE, CIDR]
+    ip_families: Annotated[list[IPFamily], Field(max_length=2)] | None = None
     """IP families of the pod network; families can be added, but not removed."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from api.extensions.v1alpha1.base import STATUS, TYPE, ExtensionSpec, ExtensionStatus, extension_kind
 from api.meta import (
@@ -53,6 +53,11 @@ class FileContentImageRef(KubeModel):
 
 class FileContent(KubeModel):
     """Exactly one of the three sources."""
+
+    # No CEL expression: for a list of files without a limit, it would exceed what the API server allows.
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [each]} for each in ("secretRef", "inline", "imageRef")]}
+    )
 
     secret_ref: FileContentSecretRef | None = None
     inline: FileContentInline | None = None

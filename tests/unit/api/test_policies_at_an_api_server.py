@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,96 @@ async def test_the_spec_of_an_object_in_deletion_is_frozen(admin: KubeClient) ->
     await admin.patch(kind, "goes", "default", {"metadata": {"finalizers": None}})
 
     assert await admin.find(kind, "goes", "default") is None
+
+
+def network(**spec: Any) -> Object:
+    wanted = {"type": "local", "podCIDR": "10.1.0.0/16", "serviceCIDR": "10.2.0.0/16", **spec}
+    return {**extension("Network", "checked"), "spec": wanted}
+
+
+def dns_record(record_type: str, *values: str) -> Object:
+    made = extension("DNSRecord", "checked")
+    return {**made, "spec": {**made["spec"], "name": "a.example.org", "recordType": record_type, "values": [*values]}}
+
+
+def system_config(content: Object) -> Object:
+    file = {"path": "/etc/a", "content": content}
+    return {
+        **extension("OperatingSystemConfig", "checked"),
+        "spec": {"type": "local", "purpose": "reconcile", "files": [file]},
+    }
+
+
+INLINE: Object = {"inline": {"data": "a"}}
+
+
+@pytest.mark.row("extension validation", "Network: podCIDR and serviceCIDR are address ranges")
+@pytest.mark.row("extension validation", "DNSRecord: values fit recordType; one value for CNAME")
+@pytest.mark.row("extension validation", "OperatingSystemConfig: a file has exactly one source of its content")
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (network(), ""),
+        (network(podCIDR="fd00::/48", ipFamilies=["IPv6"]), ""),
+        (network(podCIDR="10.1.0.0"), "spec.podCIDR"),
+        (network(serviceCIDR="10.2.0.0/33"), "spec.serviceCIDR"),
+        (dns_record("A", "192.0.2.1", "192.0.2.255"), ""),
+        (dns_record("A", "192.0.2.1", "b.example.org"), "must be an IPv4 address"),
+        (dns_record("A", "192.0.2.256"), "must be an IPv4 address"),
+        (dns_record("AAAA", "2001:db8::1"), ""),
+        (dns_record("AAAA", "192.0.2.1"), "must be an IPv6 address"),
+        (dns_record("CNAME", "b.example.org"), ""),
+        (dns_record("CNAME", "b.example.org", "c.example.org"), "exactly one value"),
+        (dns_record("CNAME", "not a host"), "must be a host name"),
+        (dns_record("TXT", "any text; at all"), ""),
+        (system_config(INLINE), ""),
+        # The client quotes no answers about this kind, whose files may hold credentials.
+        (system_config({}), "422 Invalid"),
+        (system_config({**INLINE, "secretRef": {"name": "a", "dataKey": "b"}}), "422 Invalid"),
+    ],
+)
+async def test_an_extension_object_with_a_fault_is_refused(admin: KubeClient, made: Object, why: str) -> None:
+    kind = resources.resource_of(made["apiVersion"], made["kind"])
+    path = kind.path("default")
+    if why:
+        with pytest.raises(ApiError, match=why):
+            await admin.request("POST", path, query={"dryRun": "All"}, body=made)
+    else:
+        await admin.request("POST", path, query={"dryRun": "All"}, body=made)
+
+
+@pytest.mark.row("extension validation", "Network: ipFamilies can be added, but not removed")
+async def test_a_network_keeps_its_families(admin: KubeClient) -> None:
+    kind = resources.resource_of("extensions.gardener.cloud/v1alpha1", "Network")
+    await admin.apply(network(ipFamilies=["IPv4"]), manager="test")
+    await admin.patch(kind, "checked", "default", {"spec": {"ipFamilies": ["IPv4", "IPv6"]}})
+
+    for families in (["IPv6"], None):
+        with pytest.raises(ApiError, match="not removed"):
+            await admin.patch(kind, "checked", "default", {"spec": {"ipFamilies": families}})
+
+
+@pytest.mark.row("extension validation", "identity fields of each kind cannot change")
+@pytest.mark.parametrize(
+    ("made", "change"),
+    [
+        (extension("Infrastructure", "fixed"), {"type": "other"}),
+        (extension("Infrastructure", "fixed"), {"region": "other"}),
+        (extension("Worker", "fixed"), {"region": "other"}),
+        (extension("ControlPlane", "fixed"), {"region": "other"}),
+        (extension("Bastion", "fixed"), {"userData": "QUE="}),
+        (dns_record("A", "192.0.2.1"), {"name": "b.example.org"}),
+        (dns_record("A", "192.0.2.1"), {"recordType": "TXT"}),
+        (network(), {"podCIDR": "10.3.0.0/16"}),
+        (network(), {"serviceCIDR": "10.3.0.0/16"}),
+        (system_config(INLINE), {"purpose": "provision"}),
+    ],
+    ids=lambda each: each.get("kind") or next(iter(each)),
+)
+async def test_the_identity_of_an_extension_object_stays(admin: KubeClient, made: Object, change: Object) -> None:
+    kind = resources.resource_of(made["apiVersion"], made["kind"])
+    made = {**made, "metadata": {**made["metadata"], "name": "fixed"}}
+    await admin.apply(made, manager="test")
+
+    with pytest.raises(ApiError, match="422 Invalid" if made["kind"] == "OperatingSystemConfig" else "immutable"):
+        await admin.patch(kind, "fixed", "default", {"spec": change})

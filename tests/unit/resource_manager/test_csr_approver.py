@@ -44,10 +44,12 @@ def serving(name=USER, organization="system:nodes", usages=SERVER, dns=("node-1"
     return Request(name, organization, usages, frozenset(dns), frozenset(ips))
 
 
+@pytest.mark.row("certificate requests", "kubelet-serving: names and addresses of the Node, and its Machine")
 def test_a_kubelet_gets_its_certificate():
     assert decide_kubelet_serving(USER, serving(), NODE, [MACHINE]).approved
 
 
+@pytest.mark.row("certificate requests", "kubelet-serving: any other content is denied")
 @pytest.mark.parametrize(
     ("user", "request_", "node", "machines"),
     [
@@ -75,10 +77,12 @@ def test_a_request_waits_only_for_objects_that_may_still_appear():
     assert not decide_kubelet_serving("someone", serving(), None, []).may_pass
 
 
+@pytest.mark.row("certificate requests", "kubelet-serving: without machineNamespace no Machine is needed")
 def test_without_machines_no_machine_is_required():
     assert decide_kubelet_serving(USER, serving(), NODE, None).approved
 
 
+@pytest.mark.row("certificate requests", "node agent: bootstrap, renewal and migration for its own Machine")
 @pytest.mark.parametrize(
     ("user", "machine", "node", "approved"),
     [
@@ -106,6 +110,7 @@ def test_where_nodes_have_no_machines_a_token_is_for_each_of_them():
     assert decide_joining_kubelet(TOKEN_GROUPS, kubelet, None).may_pass, "the Machine may be about to be written"
 
 
+@pytest.mark.row("certificate requests", "node agent: any other content is denied")
 @pytest.mark.parametrize(
     "request_",
     [
@@ -178,6 +183,7 @@ async def test_a_request_is_approved_when_node_and_machine_are_there(approver, s
     await until(lambda: verdict(target) == [("Approved", "RequestApproved")])
 
 
+@pytest.mark.row("certificate requests", "ours: a request waits 15 s for its Node and Machine")
 async def test_a_request_ahead_of_its_node_waits_for_it(approver, source, target):
     """Denied, a kubelet would wait much longer before it asks again, and logs and exec with it."""
     target.put(CSRS, csr())
@@ -196,6 +202,7 @@ async def test_a_request_whose_node_never_came_is_denied(approver, target):
     await until(lambda: verdict(target) == [("Denied", "RequestDenied")])
 
 
+@pytest.mark.row("certificate requests", "other common names and decided requests are ignored")
 async def test_requests_of_others_and_decided_ones_are_left_alone(approver, target):
     target.put(CSRS, csr("mine", cn="alice", signer="kubernetes.io/kube-apiserver-client", user="alice", age=60))
     done = csr("done", age=60)

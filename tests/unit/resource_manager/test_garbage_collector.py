@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, DEPLOYMENTS, SECRETS
 from workers.resource_manager.garbage_collector import GarbageCollector
 
@@ -14,6 +16,9 @@ def candidate(kind, name, created=OLD, labels=LABEL, namespace="kube-system"):
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
 
 
+@pytest.mark.row(
+    "garbage collector", "labelled objects that are 10 minutes old and that no annotation names are deleted"
+)
 async def test_only_old_unreferenced_objects_of_ours_go(target, clients):
     _, client = clients
     young = datetime.now(UTC).isoformat()

@@ -23,6 +23,7 @@ SEEN = {"observedGeneration": 2}
 CRD = "apiextensions.k8s.io/v1"
 
 
+@pytest.mark.row("health", "each kind of the table is healthy or not by its own rule")
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -82,6 +83,7 @@ def test_health(what, why):
         assert why in found or why == "x"
 
 
+@pytest.mark.row("health", "DaemonSet: up to maxUnavailable pods may be missing during a rollout")
 @pytest.mark.parametrize(
     ("maximum", "unavailable", "updated", "healthy"),
     [
@@ -106,6 +108,7 @@ def test_a_daemon_set_may_lack_pods_only_while_it_rolls_out(maximum, unavailable
     assert (unhealthy(what) is None) is healthy
 
 
+@pytest.mark.row("health", "each kind of the table progresses or not by its own rule")
 @pytest.mark.parametrize(
     ("what", "why"),
     [

@@ -53,6 +53,9 @@ def rolled_out(live, terminating=0):
     }
 
 
+@pytest.mark.row(
+    "ManagedResource", "origin, description and managed-by are written; status has references and conditions"
+)
 async def test_objects_are_applied_with_our_marks_and_reported(manager):
     await manager.start(cluster_id="seed-1")
     manager.write(config_map(a="1", labels={"own": "label"}), injectLabels={"shoot.gardener.cloud/no-cleanup": "true"})
@@ -77,6 +80,7 @@ async def test_objects_are_applied_with_our_marks_and_reported(manager):
     assert manager.get()["metadata"]["finalizers"] == [FINALIZER]
 
 
+@pytest.mark.row("ManagedResource", "what the manifests no longer hold is deleted, what they change is updated")
 async def test_an_object_no_longer_wanted_is_deleted_and_one_changed_is_updated(manager):
     await manager.start()
     manager.write(config_map("stays", a="1"), config_map("goes"))
@@ -88,6 +92,7 @@ async def test_an_object_no_longer_wanted_is_deleted_and_one_changed_is_updated(
     assert manager.live(CONFIG_MAPS, "stays")["data"] == {"a": "2"}
 
 
+@pytest.mark.row("ManagedResource", "while such a deletion is pending (DeletionPending), nothing new is applied")
 async def test_while_a_pruned_object_lingers_nothing_new_is_applied(manager):
     """The old one may hold what the new one needs, a node port or a name."""
     await manager.start()
@@ -128,6 +133,7 @@ async def test_labels_that_others_set_go_if_ours_are_to_be_the_only_ones(manager
     assert metadata["annotations"]["their"] == "note"
 
 
+@pytest.mark.row("ManagedResource", "a change of a Secret is applied; health and progress are ChecksPending until then")
 async def test_a_changed_secret_alone_is_applied_and_no_old_health_is_taken_for_new(manager):
     """A waiter for a rollout must not see the health of the version before."""
     await manager.start()
@@ -173,6 +179,7 @@ async def test_an_objects_changing_health_is_no_reason_to_apply_it_again(manager
     assert sum(1 for method, _ in manager.target.requests if method == "PUT") == writes
 
 
+@pytest.mark.row("health", "Deployment: it progresses while it has more or fewer pods than replicas")
 async def test_a_deployment_progresses_until_its_old_pods_are_gone(manager):
     await manager.start()
     manager.write(deployment())
@@ -187,6 +194,7 @@ async def test_a_deployment_progresses_until_its_old_pods_are_gone(manager):
     await manager.sees("Progressing", "False")
 
 
+@pytest.mark.row("health", "Deployment: its pods are counted if its status does not have their number")
 async def test_pods_are_counted_where_the_deployment_does_not_say(manager):
     """Before Kubernetes 1.35 a Deployment's status knows nothing of terminating pods."""
     await manager.start()
@@ -206,6 +214,7 @@ async def test_pods_are_counted_where_the_deployment_does_not_say(manager):
     await manager.sees("Progressing", "False")
 
 
+@pytest.mark.row("ManagedResource", "Healthy turns False: the objects are applied again")
 async def test_a_deleted_object_is_applied_again(manager):
     await manager.start()
     manager.write(config_map())
@@ -218,6 +227,7 @@ async def test_a_deleted_object_is_applied_again(manager):
     await manager.sees("Healthy", "True")
 
 
+@pytest.mark.row("health", "skip-health-check leaves an object out")
 async def test_an_unhealthy_object_may_be_left_out_of_health(manager):
     await manager.start()
     manager.write(deployment({"resources.gardener.cloud/skip-health-check": "true"}))
@@ -227,6 +237,7 @@ async def test_an_unhealthy_object_may_be_left_out_of_health(manager):
     await manager.sees("Progressing", "False")
 
 
+@pytest.mark.row("ManagedResource", "ApplyFailed: the condition names the object, and the next run tries again")
 async def test_an_object_the_server_refuses_is_named_and_tried_again(manager):
     await manager.start()
     broken = True
@@ -247,6 +258,7 @@ async def test_an_object_the_server_refuses_is_named_and_tried_again(manager):
     await manager.applied()
 
 
+@pytest.mark.row("ManagedResource", "objects of a run that failed are in the status, so that they are pruned")
 async def test_objects_applied_before_a_failure_are_pruned(manager):
     """Else objects of a half-applied revision would stay for ever."""
     await manager.start()
@@ -263,6 +275,7 @@ async def test_objects_applied_before_a_failure_are_pruned(manager):
     assert manager.live(CONFIG_MAPS, "half") is None
 
 
+@pytest.mark.row("ManagedResource", "DecodingFailed: nothing is deleted, since the document may hold it")
 async def test_a_document_that_cannot_be_read_spares_the_others_and_deletes_nothing(manager):
     await manager.start()
     manager.write(config_map("stays"), raw={"z.yaml": "kind: Secret\ndata: {password: SENTINEL"})
@@ -277,6 +290,7 @@ async def test_a_document_that_cannot_be_read_spares_the_others_and_deletes_noth
     assert manager.live(CONFIG_MAPS, "stays") is not None
 
 
+@pytest.mark.row("ManagedResource", "CannotReadSecret: reported, and applied once the Secret exists")
 async def test_a_missing_secret_is_reported_and_awaited(manager):
     await manager.start()
     manager.write(config_map())
@@ -291,6 +305,7 @@ async def test_a_missing_secret_is_reported_and_awaited(manager):
     await manager.sees("Applied", "True", name="two")
 
 
+@pytest.mark.row("ManagedResource", "deletion: first the objects, then the finalizer")
 async def test_deleting_a_managed_resource_deletes_its_objects_then_its_finalizer(manager):
     await manager.start()
     manager.write(config_map(), deployment())
@@ -307,6 +322,7 @@ async def test_deleting_a_managed_resource_deletes_its_objects_then_its_finalize
     await until(lambda: manager.get() is None)
 
 
+@pytest.mark.row("ManagedResource", "ours: pods of nodes that are gone hold up no deletion")
 async def test_pods_on_nodes_that_are_gone_do_not_hold_up_a_deletion(manager):
     """Machines go before system components; the controller manager would end such pods a minute later."""
     await manager.start()
@@ -348,6 +364,7 @@ async def test_pods_on_nodes_that_are_gone_do_not_hold_up_a_deletion(manager):
     assert ended() == {"lost", "last"}
 
 
+@pytest.mark.row("ManagedResource", "keepObjects: a deletion leaves the objects")
 async def test_kept_objects_survive_their_managed_resource(manager):
     await manager.start()
     manager.write(config_map(), keepObjects=True)
@@ -362,6 +379,7 @@ async def test_kept_objects_survive_their_managed_resource(manager):
     assert manager.live(CONFIG_MAPS, "other") is not None
 
 
+@pytest.mark.row("ManagedResource", "finalize-deletion-after: finalizers are cleared after this time")
 async def test_finalizers_of_an_object_are_cleared_when_its_grace_is_over(manager):
     await manager.start()
     manager.write(config_map(annotations={"resources.gardener.cloud/finalize-deletion-after": "1h"}))
@@ -375,6 +393,9 @@ async def test_finalizers_of_an_object_are_cleared_when_its_grace_is_over(manage
     assert manager.live(CONFIG_MAPS, "one") is None
 
 
+@pytest.mark.row(
+    "ManagedResource", "annotation ignore: conditions say ManagedResourceIgnored; without it, objects are applied"
+)
 async def test_an_ignored_managed_resource_is_left_alone_until_it_is_not(manager):
     await manager.start()
     manager.write(config_map(), annotations={IGNORE: "true"})
@@ -387,6 +408,7 @@ async def test_an_ignored_managed_resource_is_left_alone_until_it_is_not(manager
     assert manager.live(CONFIG_MAPS, "one") is not None
 
 
+@pytest.mark.row("ManagedResource", "annotation ignore does not stop a deletion")
 async def test_being_ignored_does_not_stop_a_deletion(manager):
     await manager.start()
     manager.write(config_map())
@@ -398,6 +420,7 @@ async def test_being_ignored_does_not_stop_a_deletion(manager):
     assert manager.live(CONFIG_MAPS, "one") is None
 
 
+@pytest.mark.row("ManagedResource", "ignore on an object: created, never updated, deleted with the ManagedResource")
 async def test_an_ignored_object_is_created_once_and_then_belongs_to_others(manager):
     await manager.start()
     manager.write(config_map(annotations={IGNORE: "true"}, a="ours"))
@@ -413,6 +436,7 @@ async def test_an_ignored_object_is_created_once_and_then_belongs_to_others(mana
     assert manager.live(CONFIG_MAPS, "one") is None
 
 
+@pytest.mark.row("ManagedResource", "mode: Ignore hands an object over to another ManagedResource")
 async def test_an_object_handed_over_to_another_managed_resource_never_goes_away(manager):
     await manager.start()
     manager.write(config_map(a="1"))
@@ -434,6 +458,7 @@ async def test_an_object_handed_over_to_another_managed_resource_never_goes_away
     assert live["metadata"]["annotations"][ORIGIN] == f"{NAMESPACE}/two"
 
 
+@pytest.mark.row("ManagedResource", "immutable ConfigMaps and Secrets that must change are deleted and created again")
 async def test_an_immutable_secret_that_must_change_is_replaced(manager):
     await manager.start()
     old = {
@@ -454,6 +479,7 @@ async def test_an_immutable_secret_that_must_change_is_replaced(manager):
     assert live["metadata"]["uid"] != uid
 
 
+@pytest.mark.row("ManagedResource", "gardener.cloud/operation: reconcile applies at once, and is removed")
 async def test_an_operation_annotation_is_obeyed_and_removed(manager):
     await manager.start()
     manager.write(config_map(a="1"))
@@ -465,6 +491,7 @@ async def test_an_operation_annotation_is_obeyed_and_removed(manager):
     await until(lambda: "gardener.cloud/operation" not in manager.get()["metadata"]["annotations"])
 
 
+@pytest.mark.row("ManagedResource", "all objects are applied again after syncPeriod")
 async def test_drift_is_corrected_after_the_sync_period(manager):
     await manager.start(managedResource={"syncPeriod": "300ms"})
     manager.write(config_map(a="1"))
@@ -474,6 +501,7 @@ async def test_drift_is_corrected_after_the_sync_period(manager):
     await until(lambda: manager.live(CONFIG_MAPS, "one")["data"] == {"a": "1"})
 
 
+@pytest.mark.row("ManagedResource", "nothing is written while nothing changes")
 async def test_an_idle_managed_resource_costs_no_writes(manager):
     await manager.start(managedResource={"syncPeriod": "100ms"}, health={"syncPeriod": "50ms"})
     manager.write(config_map(a="1"))
@@ -486,6 +514,7 @@ async def test_an_idle_managed_resource_costs_no_writes(manager):
     assert manager.get()["metadata"]["resourceVersion"] == version
 
 
+@pytest.mark.row("ManagedResource", "class: those of other classes are none of an instance's work")
 async def test_a_managed_resource_of_another_class_is_ignored(manager):
     await manager.start()
     manager.write(config_map(), **{"class": "seed"})
@@ -496,6 +525,9 @@ async def test_a_managed_resource_of_another_class_is_ignored(manager):
     assert "status" not in manager.get()
 
 
+@pytest.mark.row(
+    "ManagedResource", "class changes: the old instance deletes its objects, the new one waits for its finalizer"
+)
 async def test_a_managed_resource_that_changes_class_moves_from_one_instance_to_the_other(manager):
     """The new one must wait, or both would write the objects."""
     await manager.start()
@@ -548,6 +580,7 @@ async def test_changes_during_an_apply_are_not_lost(manager):
     await manager.applied()
 
 
+@pytest.mark.row("ManagedResource", "a target that does not answer is reported, and served again later")
 async def test_a_target_that_is_down_is_reported_and_found_again(manager):
     await manager.start()
     manager.target.answer = lambda _: refuse(503, "ServiceUnavailable", "starting")
@@ -580,6 +613,9 @@ def test_a_conditions_times_move_only_with_what_they_tell():
     assert times("False", "r", "m") == ("2", "2")
 
 
+@pytest.mark.row(
+    "ManagedResource", "a namespaced object without namespace is in default, a cluster-scoped one has none"
+)
 @pytest.mark.parametrize("kind", ["ConfigMap", "Namespace"])
 async def test_scope_decides_about_the_namespace(manager, kind):
     await manager.start()

@@ -2,8 +2,10 @@
 
 import base64
 
+import brotli
 import pytest
 
+from api import compression
 from workers.resource_manager.manifests import Equivalences, Reference, decode, finish, in_order
 
 
@@ -12,6 +14,9 @@ def secret(**data):
     return {"metadata": {"name": "s"}, "data": encoded}
 
 
+@pytest.mark.row(
+    "ManagedResource", "secretRefs in their order, keys sorted, each a stream of documents; empty ones are skipped"
+)
 def test_keys_are_read_in_order_and_streams_document_by_document():
     objects, faults = decode(
         secret(
@@ -47,6 +52,36 @@ def test_an_invalid_manifest_is_located_and_not_quoted(text, fault):
     assert fault in faults[0]
 
 
+MANIFEST = b'{"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}}'
+
+
+def compressed(data: bytes):
+    return {"metadata": {"name": "s"}, "data": {"a.yaml.br": base64.b64encode(data).decode()}}
+
+
+@pytest.mark.row("ManagedResource", "keys that end with .br are decompressed")
+def test_compressed_data_is_read():
+    (found,), faults = decode(compressed(brotli.compress(MANIFEST)))
+
+    assert (found["kind"], faults) == ("A", [])
+
+
+@pytest.mark.row("hostile", "compressed data that is cut short, is none, or stands for more than 32 MiB")
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (brotli.compress(MANIFEST)[:-3], "was cut short"),
+        (MANIFEST, "is not Brotli data"),
+        (brotli.compress(b" " * (compression.LIMIT + 1)), "unpacks to more than 32 MiB"),
+    ],
+)
+def test_faulty_compressed_data_is_located(data, fault):
+    objects, faults = decode(compressed(data))
+
+    assert objects == []
+    assert [fault in each and "key a.yaml.br of Secret s" in each for each in faults] == [True], faults
+
+
 def test_brotli_data_without_brotli_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "brotli", None)
     _, faults = decode({"metadata": {"name": "s"}, "data": {"a.yaml.br": "AAAA"}})
@@ -64,6 +99,7 @@ def deployment(**spec):
     }
 
 
+@pytest.mark.row("ManagedResource", "injectLabels: object and pod template, not selectors")
 def test_labels_are_injected_into_pods_and_not_into_selectors():
     """A selector is immutable, and pods without the label would be cleaned away with the user's."""
     done = finish(deployment(), inject_labels={"x": "y"}, origin="ns/one", managed_by="gardener")
@@ -74,6 +110,7 @@ def test_labels_are_injected_into_pods_and_not_into_selectors():
     assert done["metadata"]["labels"] == managed
 
 
+@pytest.mark.row("ManagedResource", "injectLabels: all templates of an object, volumeClaimTemplates too")
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [
@@ -107,6 +144,7 @@ def test_fields_that_are_no_desired_state_are_not_applied():
     assert original == deployment()
 
 
+@pytest.mark.row("ManagedResource", "order of applying: by kind as Helm, unknown kinds last")
 def test_dependencies_are_applied_first_and_unknown_kinds_last():
     kinds = ["Zebra", "Deployment", "Aardvark", "Service", "CustomResourceDefinition", "Namespace", "ConfigMap"]
     objects = [{"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}} for kind in kinds]
@@ -129,6 +167,7 @@ def reference(group, kind):
     return Reference(group, kind, "ns", "x", f"{group}/v1")
 
 
+@pytest.mark.row("ManagedResource", "equivalences that are built in: a kind that moved to another group")
 def test_a_kind_that_moved_to_another_group_is_the_same_object():
     """Else moving a manifest from one group to the other would delete and recreate what runs."""
     same = Equivalences()
@@ -138,6 +177,7 @@ def test_a_kind_that_moved_to_another_group_is_the_same_object():
     assert same.identity(reference("extensions", "Ingress")) == same.identity(reference("networking.k8s.io", "Ingress"))
 
 
+@pytest.mark.row("ManagedResource", "equivalences of the ManagedResource")
 def test_further_equivalences_join_those_built_in():
     same = Equivalences([[{"group": "own.example", "kind": "App"}, {"group": "apps", "kind": "Deployment"}]])
 

@@ -50,6 +50,7 @@ def names(found):
     return sorted(f"{key.namespace}/{key.name}" for key in found.policies)
 
 
+@pytest.mark.row("network policies", "each port: ingress-to-ID and egress-to-ID for pods with label to-ID")
 def test_a_port_gets_two_policies_in_its_own_namespace():
     found = made(service(), "a/to-etcd-tcp-2379")
 
@@ -97,11 +98,13 @@ def test_a_port_gets_two_policies_in_its_own_namespace():
     }
 
 
+@pytest.mark.row("network policies", "only where a pod has the label")
 def test_without_a_pod_that_has_the_label_no_policy_is_made():
     assert names(made(service())) == []
     assert names(made(service(), "b/to-etcd-tcp-2379")) == []
 
 
+@pytest.mark.row("network policies", "ID: service, protocol and target port in lower case")
 @pytest.mark.parametrize(
     ("port", "identity"),
     [
@@ -121,6 +124,7 @@ def test_ports_with_the_same_target_share_their_policies():
     assert len(every(service([{"port": 1, "targetPort": 3}, {"port": 2, "targetPort": 3}])).policies) == 2
 
 
+@pytest.mark.row("network policies", "namespace-selectors: a list of alternatives")
 def test_namespace_selectors_are_alternatives():
     found = made(
         service(namespace_selectors=selecting("b", "c")),
@@ -160,6 +164,7 @@ def test_expressions_select_namespaces_too():
     assert {key.namespace for key in found.policies} == {"a", "s"}
 
 
+@pytest.mark.row("network policies", "pod-label-selector-namespace-alias: in labels of other namespaces alone")
 def test_an_alias_replaces_the_namespace_in_labels_of_other_namespaces_only():
     obj = service(namespace_selectors=selecting("b"), pod_label_selector_namespace_alias="all-shoots")
     found = made(obj, "b/to-all-shoots-etcd-tcp-2379", "a/to-etcd-tcp-2379")
@@ -173,6 +178,7 @@ def test_an_alias_replaces_the_namespace_in_labels_of_other_namespaces_only():
     assert names(made(obj, "b/to-a-etcd-tcp-2379", "a/to-all-shoots-etcd-tcp-2379")) == []
 
 
+@pytest.mark.row("network policies", "from-ALIAS-allowed-ports: ports of a group, reached by its label")
 def test_a_group_of_ports_is_reached_by_the_label_of_the_group():
     ports = json.dumps([{"port": 8080, "protocol": "TCP"}, {"port": "9090"}])
     obj = service([], from_all_scrape_targets_allowed_ports=ports, namespace_selectors=selecting("b"))
@@ -214,6 +220,7 @@ EVERYWHERE = [
 ]
 
 
+@pytest.mark.row("network policies", "from-world-to-ports: these ports for all clients")
 def test_from_world_opens_ports_to_all_clients():
     found = made(service(from_world_to_ports='[{"port":"10250","protocol":"TCP"}]'))
     assert names(found) == ["a/ingress-to-etcd-from-world"]
@@ -224,6 +231,7 @@ def test_from_world_opens_ports_to_all_clients():
     }
 
 
+@pytest.mark.row("network policies", "from-world-to-ports: [] stands for all ports")
 def test_from_world_without_ports_opens_all_ports():
     found = made(service(from_world_to_ports="[]"))
     assert found.policies[Key("a", "ingress-to-etcd-from-world")]["spec"]["ingress"] == [{"from": EVERYWHERE}]
@@ -247,6 +255,7 @@ PORTS = [
 ]
 
 
+@pytest.mark.row("network policies", "backends of Ingresses: target ports for the ingress controller")
 @pytest.mark.parametrize("port", [{"number": 443}, {"name": "client"}])
 def test_backends_of_ingresses_are_reached_by_the_ingress_controller_at_their_target_port(port):
     found = made(service(PORTS), ingresses=[ingress(**port)], controller=served_by("b"))
@@ -283,6 +292,7 @@ def test_without_a_selector_of_the_controller_ingresses_open_nothing():
     assert names(made(service(PORTS), ingresses=[ingress(number=443)])) == []
 
 
+@pytest.mark.row("network policies", "terminating namespaces are skipped")
 def test_terminating_namespaces_are_skipped():
     obj = service(namespace_selectors=selecting("b", "c"))
     found = policies(obj, [namespace("a"), namespace("b", ending=True), namespace("c")], lambda *_: True)
@@ -290,6 +300,7 @@ def test_terminating_namespaces_are_skipped():
     assert not any(name.endswith("-from-b") for name in names(found))
 
 
+@pytest.mark.row("network policies", "labels of more than 63 characters are cut, and end with a hash")
 def test_long_labels_are_shortened_to_a_beginning_and_a_hash():
     long = "service-with-a-name-of-exactly-fifty-one-characters"
     obj = service([{"port": 8080}], name=long, namespace_selectors=selecting("b"))

@@ -159,6 +159,7 @@ def selecting(**labels: str) -> str:
     return json.dumps([{"matchLabels": labels}])
 
 
+@pytest.mark.row("network policies", "policies come and go with the label of pods")
 async def test_policies_come_and_go_with_the_label_of_pods(seed: Seed) -> None:
     await seed.namespace("a")
     await seed.service("a", from_world_to_ports="[]")
@@ -174,6 +175,7 @@ async def test_policies_come_and_go_with_the_label_of_pods(seed: Seed) -> None:
     await seed.has(WORLD)
 
 
+@pytest.mark.row("network policies", "the Service is gone: all its policies go")
 async def test_policies_end_with_their_service_also_while_no_controller_ran(seed: Seed) -> None:
     await seed.namespace("a")
     await seed.service("a")
@@ -186,6 +188,7 @@ async def test_policies_end_with_their_service_also_while_no_controller_ran(seed
     await seed.has()
 
 
+@pytest.mark.row("network policies", "the Service has no selector any more: all its policies go")
 async def test_policies_end_when_the_service_loses_its_selector(seed: Seed) -> None:
     await seed.namespace("a")
     await seed.service("a")
@@ -196,6 +199,7 @@ async def test_policies_end_when_the_service_loses_its_selector(seed: Seed) -> N
     await seed.has()
 
 
+@pytest.mark.row("network policies", "the namespace is not handled any more: all its policies go")
 async def test_policies_end_when_the_namespace_is_not_handled_any_more(seed: Seed) -> None:
     await seed.namespace("a")
     await seed.service("a")
@@ -301,6 +305,7 @@ def _disowned(policy: Object) -> None:
     del policy["metadata"]["labels"]
 
 
+@pytest.mark.row("network policies", "changes that others make are undone")
 @pytest.mark.parametrize("change", [_narrowed, _opened, _disowned])
 async def test_changes_that_others_make_are_undone(seed: Seed, change: Callable[[Object], None]) -> None:
     await seed.namespace("a")
@@ -321,6 +326,7 @@ async def test_changes_that_others_make_are_undone(seed: Seed, change: Callable[
     await seed.has(*OWN)
 
 
+@pytest.mark.row("network policies", "nothing is written when nothing changes")
 async def test_nothing_is_written_when_nothing_changed(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by a second controller, nor after events that change no policy."""
     await seed.namespace("a")

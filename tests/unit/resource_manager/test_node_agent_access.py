@@ -62,6 +62,7 @@ def readers(target):
 USER = "gardener.cloud:node-agent:machine:"
 
 
+@pytest.mark.row("node-agent access", "nodes: get, list and watch of its own Node")
 async def test_each_machines_agent_reads_its_own_node(run, source, target):
     source.put(MACHINES, machine("a-1", "pool-a"))
     source.put(MACHINES, machine("a-2", "pool-a"))
@@ -83,6 +84,7 @@ async def test_an_agent_that_was_bound_by_an_earlier_version_gets_its_node(run, 
     await until(lambda: list(readers(target)) == [f"{USER}a-1"])
 
 
+@pytest.mark.row("node-agent access", "secrets: get, list and watch of its pool's Secret")
 async def test_each_machines_agent_is_bound_to_the_role_of_its_pool(run, source, target):
     source.put(MACHINES, machine("a-1", "pool-a"))
     source.put(MACHINES, machine("none", ""))
@@ -92,6 +94,7 @@ async def test_each_machines_agent_is_bound_to_the_role_of_its_pool(run, source,
     await until(lambda: bound(target) == {f"{USER}a-1": "pool-a", f"{USER}b-1": "pool-b"})
 
 
+@pytest.mark.row("node-agent access", "secrets: a Machine that gets another Secret loses the former one")
 async def test_a_machine_with_another_secret_is_bound_again(run, source, target):
     """The role of a RoleBinding cannot be changed."""
     source.put(MACHINES, machine("a-1", "pool-a"))
@@ -101,6 +104,7 @@ async def test_a_machine_with_another_secret_is_bound_again(run, source, target)
     await until(lambda: bound(target) == {f"{USER}a-1": "pool-b"})
 
 
+@pytest.mark.row("node-agent access", "the rights go with Machine and Node")
 async def test_a_binding_is_deleted_with_machine_and_node(run, source, target):
     """While a control plane moves, its Machines are in no seed for some time; their Nodes stay."""
     source.put(MACHINES, machine("a-1", "pool-a"))

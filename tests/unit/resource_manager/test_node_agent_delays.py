@@ -13,6 +13,7 @@ NODES = "/api/v1/nodes"
 DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 
 
+@pytest.mark.row("node-agent delays", "delay of node i of n, by name: min + i*(max-min)/n")
 @pytest.mark.parametrize(
     ("nodes", "shortest", "longest", "wanted"),
     [
@@ -32,6 +33,7 @@ def test_delays_are_spread_over_the_time_there_is(nodes, shortest, longest, want
         assert parse_duration(delay).total_seconds() == float(delay[:-1]), "the node agent reads it the same way"
 
 
+@pytest.mark.row("node-agent delays", "written to the annotation of each Node when the set of nodes changes")
 async def test_delays_are_written_again_when_a_node_joins_or_leaves(target, clients):
     _, client = clients
     caches = Caches(client)

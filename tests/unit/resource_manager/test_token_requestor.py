@@ -75,6 +75,9 @@ async def requestor(source, target, clients):
     await caches.close()
 
 
+@pytest.mark.row(
+    "token requestor", "the ServiceAccount is created with automount false, the token is written to key token"
+)
 async def test_an_account_and_a_token_are_made_for_a_secret_that_asks(requestor):
     requestor.want()
 
@@ -86,6 +89,7 @@ async def test_an_account_and_a_token_are_made_for_a_secret_that_asks(requestor)
     assert timedelta(hours=9, minutes=30) < renew < timedelta(hours=10, minutes=10)
 
 
+@pytest.mark.row("token requestor", "kubeconfig: the user of the current context gets the token, its cluster the CA")
 async def test_a_kubeconfig_gets_the_token_and_the_ca_where_it_is_used(requestor):
     config = {
         "current-context": "b",
@@ -109,6 +113,7 @@ async def test_a_kubeconfig_gets_the_token_and_the_ca_where_it_is_used(requestor
     assert requestor.read("token") is None
 
 
+@pytest.mark.row("token requestor", "inject-ca-bundle without a kubeconfig: key bundle.crt")
 async def test_the_ca_comes_as_a_bundle_where_there_is_no_kubeconfig(requestor):
     requestor.want(inject_ca_bundle="true")
     await requestor.token()
@@ -116,6 +121,7 @@ async def test_the_ca_comes_as_a_bundle_where_there_is_no_kubeconfig(requestor):
     assert requestor.read("bundle.crt") == CA
 
 
+@pytest.mark.row("token requestor", "a token that works is not renewed early")
 async def test_a_token_that_is_good_is_left_alone(requestor):
     """A new token on every look would restart nothing but fill the audit log and etcd."""
     requestor.want()
@@ -127,6 +133,7 @@ async def test_a_token_that_is_good_is_left_alone(requestor):
     assert len(requestor.target.tokens) == 1
 
 
+@pytest.mark.row("token requestor", "reasons to renew early: timestamp, token, CA, TokenReview")
 @pytest.mark.parametrize("why", ["timestamp removed", "time has come", "revoked"])
 async def test_a_token_is_renewed_when(requestor, why):
     requestor.want()
@@ -142,6 +149,7 @@ async def test_a_token_is_renewed_when(requestor, why):
     await requestor.token(other_than=token)
 
 
+@pytest.mark.row("token requestor", "target-secret-name, target-secret-namespace: the token is written there alone")
 async def test_a_token_for_the_target_itself_is_written_there_and_nowhere_else(requestor):
     prefix = "token-requestor.resources.gardener.cloud/target-secret"
     requestor.source.put(
@@ -200,6 +208,7 @@ async def test_a_kubeconfig_in_the_target_secret_survives_renewals(requestor):
     assert renewed in requestor.target.tokens
 
 
+@pytest.mark.row("token requestor", "labels of the account are those of the annotation")
 async def test_labels_of_the_account_are_what_the_secret_says(requestor):
     requestor.target.put(
         ACCOUNTS,
@@ -213,6 +222,7 @@ async def test_labels_of_the_account_are_what_the_secret_says(requestor):
     assert account["automountServiceAccountToken"] is False
 
 
+@pytest.mark.row("token requestor", "only Secrets with the purpose, and of the class that is configured")
 @pytest.mark.parametrize(
     "labels",
     [
@@ -240,6 +250,7 @@ async def test_no_token_is_logged(requestor, caplog):
     assert other not in caplog.text
 
 
+@pytest.mark.row("token requestor", "renewal after 80 % of the lifetime or of 24 h, with up to 5 % of chance")
 @pytest.mark.parametrize(("lifetime", "chance", "pause"), [(10, 0, 8), (10, 1, 8.4), (24, 0, 19.2), (90 * 24, 0, 19.2)])
 def test_a_token_is_renewed_at_80_percent_and_daily_at_the_latest(lifetime, chance, pause):
     assert renew_after(timedelta(hours=lifetime), chance) == timedelta(hours=pause)
