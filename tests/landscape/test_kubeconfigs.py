@@ -50,7 +50,7 @@ class Kubeconfig:
         return dict(user["user"])
 
     def with_authorities_of(self, other: "Kubeconfig") -> "Kubeconfig":
-        """This kubeconfig's user, who trusts the authorities of another one."""
+        """Kubeconfig of this user that trusts the authorities of another kubeconfig."""
         return Kubeconfig(self.shoot, {**self.content, "clusters": other.content["clusters"]})
 
     def status(self) -> int:
