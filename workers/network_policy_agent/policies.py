@@ -65,7 +65,7 @@ Range = tuple[Address, Address]
 
 @dataclass
 class Rules:
-    """What nftables shall contain. A chain or set of networks never changes: its name is a digest of its content."""
+    """Wanted content of nftables. A chain or set of networks never changes: its name is a digest of its content."""
 
     pods: dict[str, frozenset[Address]] = field(default_factory=dict)
     """Sets of pods, by name."""
@@ -116,7 +116,7 @@ class Policy:
     rules: Mapping[Direction, tuple[_Rule, ...]]
     """Rules by direction; a direction that is absent is not restricted."""
     faults: tuple[str, ...]
-    """What cannot be read, and so allows nothing."""
+    """Parts that cannot be read, and so allow nothing."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

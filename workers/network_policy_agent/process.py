@@ -90,7 +90,7 @@ class Agent:
         self._revision = self._written_revision = 0
         """Number of the last change that the agent knows, and of the last one that the table contains."""
         self._written: Rules | None = None
-        """What the table contains; None if that is not known."""
+        """Rules in the table; None if they are not known."""
         self._writing = asyncio.Condition()
         self._telling: set[asyncio.Task[None]] = set()
 

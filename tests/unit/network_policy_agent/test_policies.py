@@ -39,7 +39,7 @@ SAME = {
 
 
 def allows(rules: Rules, source: str, target: str, port: int, protocol: str = "tcp") -> bool:
-    """What nftables does with the first packet of a connection."""
+    """Whether nftables passes the first packet of a connection."""
     ends = ((rules.egress, source, target), (rules.ingress, target, source))
     return all(
         own not in chains
