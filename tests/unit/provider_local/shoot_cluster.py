@@ -10,7 +10,7 @@ from kube.client import Keep, Objects
 from tests.unit.kube.fake_cluster import FakeCluster
 
 NAMESPACE = "infra-shoot--dev--one"
-"""Of the shoot in the cloud."""
+"""Namespace of the shoot in the cloud."""
 
 
 class Controllers(Protocol):
