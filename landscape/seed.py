@@ -10,7 +10,9 @@ from landscape.processes import Processes
 
 _COREFILE = """.:53 {{
     errors
-    health :8080
+    health :8080 {{
+        lameduck 5s
+    }}
     ready :8181
     kubernetes cluster.local in-addr.arpa ip6.arpa {{
         pods insecure
@@ -60,17 +62,19 @@ def coredns(address: str, upstream: str, replicas: int = 1) -> list[dict[str, An
         "serviceAccountName": name,
         "priorityClassName": "system-cluster-critical",
         "dnsPolicy": "Default",
-        "topologySpreadConstraints": [
+        "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": name}}],
+    }
+    # An upgrade must not replace a lone pod: the pods of earlier versions end before their last queries are answered.
+    if replicas > 1:
+        pod["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "DoNotSchedule",
                 "labelSelector": {"matchLabels": labels},
             }
-        ],
-        "containers": [container],
-        "volumes": [{"name": "config", "configMap": {"name": name}}],
-    }
+        ]
     role = "system:coredns"
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},

@@ -78,7 +78,8 @@ def test_there_is_a_chart_for_every_process_of_garden_and_seed():
         for name in NAMES
         for each in kinds(rendered(name), "Deployment").values()
     }
-    assert found == set(MODELS) | {"front-door", "shoot-oidc-service"}
+    # The network of a production seed enforces NetworkPolicies itself; the agent is for landscapes, see decision 23.
+    assert found == set(MODELS) - {"network-policy-agent"} | {"front-door", "shoot-oidc-service"}
 
 
 def _worker(pod: Object) -> str:

@@ -92,6 +92,7 @@ async def test_a_reset_runs_a_task_and_all_after_it_again_and_only_in_that_attem
     mark = len(world.log)
     await ask(world, asking(Action.RESET, "wait_etcds"))
     assert await ended(world) == "Failed"
+    await world.resting("the last operation failed")
     again = after(world, mark)
     assert again.count("deploy_etcds") == 1, "a wait and what it completes are one step"
     assert "wait_etcds" in again

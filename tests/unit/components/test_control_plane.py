@@ -351,7 +351,7 @@ async def test_a_resource_manager_has_two_replicas_if_the_control_plane_survives
 
 
 def test_one_replica_of_a_resource_manager_leads():
-    objects = resource_manager.objects(resource_manager.ResourceManager(NAMESPACE, "generic"))
+    objects = resource_manager.objects(resource_manager.ResourceManager(NAMESPACE, "generic", workers=False))
     [file] = [each for each in objects if each["kind"] == "ConfigMap"]
     [role] = [each for each in objects if each["kind"] == "Role"]
 

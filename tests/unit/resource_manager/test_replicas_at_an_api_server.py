@@ -58,7 +58,8 @@ async def replica(server: ApiServer, directory: Path) -> AsyncIterator[asyncio.s
     config = json.loads(file["data"]["config.yaml"])
     config["sourceClientConnection"]["kubeconfig"] = "source"
     config["targetClientConnection"]["kubeconfig"] = "target"
-    config["server"]["health"] = {"address": "127.0.0.1", "port": port}
+    config["server"] = {"health": {"address": "127.0.0.1", "port": port}}
+    config["webhooks"] = {}  # they need a certificate, and no replica needs to lead for them
     (directory / "config.yaml").write_text(to_json(config))
     gardener = Path(sys.executable).with_name("gardener")
     async with (
