@@ -9,8 +9,8 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 NAME ?= default
 PYTEST_ARGS ?=
 NOT_IN_TEST := not charts and not compose and not container and not upgrade and not slow and not soak
-ON_LANDSCAPE := landscape and $(NOT_IN_TEST)
-OTHERS := not landscape and $(NOT_IN_TEST)
+ON_LANDSCAPE := (landscape or binaries) and $(NOT_IN_TEST)
+OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
 BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
@@ -39,9 +39,9 @@ down: venv ## Remove the landscape; only caches stay.
 endif
 
 test: venv packages browser ## Run all tests except slow ones; landscape tests bring up their own landscape.
-	@# Tests without a landscape run first: beside them the landscape's clusters would get too little CPU. They wait half of
-	@# their time, so four processes run them. tests/conftest.py says which tests run beside each other, in which order.
-	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 4 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
+	@# Tests without a landscape run first: beside them the landscape's clusters would get too little CPU. They wait a third
+	@# of their time, so three processes run them. tests/conftest.py says which tests run beside each other, in which order.
+	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
 	exit $$((others | on_landscape))
 
@@ -52,7 +52,7 @@ test-upgrade: venv packages ## Upgrade Kubernetes by a minor version, which is c
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## Run the tests that need no landscape.
-	$(BIN)/pytest -m 'not binaries and $(OTHERS)' $(PYTEST_ARGS)
+	$(BIN)/pytest -m '$(OTHERS)' $(PYTEST_ARGS)
 
 test-charts: venv packages ## Install the charts by Helm, and create a cluster with their pods.
 	$(BIN)/pytest tests/charts -m 'charts or not charts' $(PYTEST_ARGS)

@@ -10,8 +10,7 @@ up, the last one takes it down. A test that breaks something in it (marker ``cha
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.timeout(300, func_only=True))
         if item.path in _BESIDE_OTHERS and (_has(item, "chaos") or _uses_the_shared_shoot(item)):
             raise pytest.UsageError(f"{item.nodeid} cannot run beside others: take its file out of {__file__}")
-    items[:] = (item for _, placed in groupby(sorted(items, key=_place), _place) for item in _by_turns(placed))
+    items.sort(key=_place)
 
 
 def _in_one_process(file: Path) -> bool:
@@ -84,25 +83,20 @@ def _uses_the_shared_shoot(item: pytest.Function) -> bool:
 
 
 def _place(item: pytest.Function) -> tuple[int, int]:
-    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last."""
+    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last.
+
+    Tests with real binaries are the first of the second process. They need no landscape, so they run while the first
+    process has it to itself for the tests that break something.
+    """
     if _in_one_process(item.path):
         if _has(item, "chaos"):
             return 0, 0
         return 0, 1 if _SECURITY in item.path.parents else 2 if item.path != _DELETES_THE_SHARED_SHOOT else 3
-    if _has(item, "landscape"):
+    if _has(item, "binaries"):
         return 1, 0
-    return (2, 0) if _WORKFLOW in item.path.parents or _has(item, "binaries") else (3, 0)
-
-
-def _by_turns(items: Iterable[pytest.Function]) -> list[pytest.Function]:
-    """Tests by file: one file of workflows, one with real binaries, and so on. The former wait, the latter compute."""
-    rounds: dict[bool, dict[Path, int]] = {True: {}, False: {}}
-
-    def turn(item: pytest.Function) -> int:
-        files = rounds[_has(item, "binaries")]
-        return files.setdefault(item.path, len(files))
-
-    return sorted(items, key=turn)
+    if _has(item, "landscape"):
+        return 2, 0
+    return (3, 0) if _WORKFLOW in item.path.parents else (4, 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
