@@ -134,6 +134,7 @@ def landscape(run_directory: Path) -> Landscape:
     with (run_directory / "landscape.up").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_up.exists():
+            landscape.down()  # a run that was killed leaves its own up, with processes of its checkout
             landscape.up()
             is_up.write_text(landscape.name)
     return landscape

@@ -13,6 +13,7 @@ from api import resources
 from api.decisions.managed_seeds import seed_template
 from kube.client import KubeClient
 from kube.errors import ApiError, Forbidden, Invalid
+from tests.api_servers import ready
 from tests.gardens import ApiServer, admission, asks_admission, controllers
 from tests.unit.admission.test_managed_seeds import DNS_SECRET, GARDEN_PROJECT, managed_seed, seed_shoot
 from tests.unit.api.shoots import PROFILE, REGISTRATION, SEED, changed
@@ -53,6 +54,7 @@ async def operator(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClien
         await run_managed_seed_controller(client, caches, ManagedSeedConfig(), temporal)
 
     async with server.client() as client:
+        await ready(client)
         await set_up_garden(client, None)
         async with admission(client, tmp_path) as webhooks:
             await set_up_garden(client, webhooks, unrestricted_gardenlets=True)
