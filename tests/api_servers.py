@@ -32,11 +32,15 @@ def free_port() -> int:
 
 
 def etcd_command(url: str) -> list[str]:
-    """An etcd for clients at ``url``, which has its data in the directory where it runs."""
+    """An etcd for clients at ``url``, which has its data in the directory where it runs.
+
+    It does not wait for the disk: no test ends the machine, and the disk of a shared one may be slow.
+    """
     peer = f"http://127.0.0.1:{free_port()}"
     clients = ["--listen-client-urls", url, "--advertise-client-urls", url]
     peers = ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"]
-    return [str(ETCD), "--data-dir", "data", "--name", "one", "--log-level", "error", *clients, *peers]
+    own = ["--data-dir", "data", "--name", "one", "--log-level", "error", "--unsafe-no-fsync"]
+    return [str(ETCD), *own, *clients, *peers]
 
 
 def commands(directory: Path, port: int, tokens: str, *flags: object) -> tuple[list[str], list[str]]:
