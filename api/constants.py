@@ -39,6 +39,8 @@ SEED_USER_PREFIX = "gardener.cloud:system:seed:"
 SEEDS_GROUP = "gardener.cloud:system:seeds"
 NODE_AGENT_USER_PREFIX = "gardener.cloud:node-agent:machine:"
 NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
+NODE_AGENT_AUTHORIZER = "node-agent-authorizer"
+"""Name of the authorizer of node agents in a Shoot's AuthorizationConfiguration; owners may not use it for theirs."""
 ADMINISTRATORS_GROUP = "gardener.cloud:system:administrators"
 
 # Subjects of client certificates for Temporal: organization, and prefix of the common name.

@@ -74,7 +74,7 @@ class Secrets:
 
 @dataclass(frozen=True, repr=False)  # no repr, because the kubeconfig holds credentials
 class AuthorizationWebhook:
-    """One authorizer of the owner's AuthorizationConfiguration."""
+    """One authorizer of the AuthorizationConfiguration: of the owner, or of the control plane."""
 
     authorizer: Mapping[str, Any]
     """The entry of the configuration, without connectionInfo."""
@@ -99,8 +99,10 @@ class ApiServer:
     """YAML of the owner's own policy; empty for the default."""
     authentication: Mapping[str, Any] = field(default_factory=dict)
     """The owner's AuthenticationConfiguration, without faults."""
+    node_agent_authorizer: "AuthorizationWebhook | None" = None
+    """Webhook that the API server asks about requests of node agents, before RBAC: its refusal is final."""
     webhooks: Sequence["AuthorizationWebhook"] = ()
-    """Webhooks that the API server asks for each request that RBAC does not allow."""
+    """The owner's webhooks, which the API server asks for each request that RBAC does not allow."""
     plugin_kubeconfigs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Kubeconfigs of admission plugins, by name of the plugin."""
     token_webhook: str = ""
@@ -220,21 +222,26 @@ def _anonymous(server: ApiServer) -> Manifest:
 def _authorization_files(server: ApiServer) -> dict[str, str]:
     """The list of authorizers, and the kubeconfig of each webhook.
 
-    A webhook is asked only about requests that Node and RBAC do not allow, so it cannot stop the control plane. The
-    name of a kubeconfig has a digest of its content, because the API server reads a kubeconfig again only if the list
-    of authorizers has changed.
+    An owner's webhook is asked only about requests that Node and RBAC do not allow, so it cannot stop the control
+    plane. The name of a kubeconfig has a digest of its content, because the API server reads a kubeconfig again only if
+    the list of authorizers has changed.
     """
-    authorizers: list[Manifest] = [{"type": "RBAC", "name": RBAC}]
-    if server.workers:
-        authorizers.insert(0, {"type": "Node", "name": NODE})
+    authorizers: list[Manifest] = [{"type": "Node", "name": NODE}] if server.workers else []
     files = {}
-    for each in server.webhooks:
+
+    def add(each: AuthorizationWebhook) -> None:
         content = base.to_json(each.kubeconfig)
         file = f"{each.authorizer['name']}-{base.checksum(content)[:8]}.kubeconfig"
         files[file] = content
         connection = {"type": "KubeConfigFile", "kubeConfigFile": f"{_CONFIG}/authorization/{file}"}
         webhook = {**each.authorizer["webhook"], "connectionInfo": connection}
         authorizers.append({**each.authorizer, "webhook": webhook})
+
+    if server.node_agent_authorizer is not None:
+        add(server.node_agent_authorizer)
+    authorizers.append({"type": "RBAC", "name": RBAC})
+    for each in server.webhooks:
+        add(each)
     made = {"apiVersion": _CONFIG_VERSION, "kind": "AuthorizationConfiguration", "authorizers": authorizers}
     return {"authorization-config.yaml": base.to_json(made), **files}
 

@@ -1,7 +1,8 @@
 """Admission policy of a Shoot: a node agent writes to its own Node and its own Lease, and to no others.
 
-RBAC grants rights to the group of all node agents, because roles cannot say "your own". A Machine and its Node have one
-name, and the user name of a node agent holds the name of its Machine: so the policy needs no other object.
+The node-agent authorizer of the resource manager decides which objects a node agent may write. This policy also limits
+what it changes of its Node, and works without the resource manager. A Machine and its Node have one name, and the user
+name of a node agent holds the name of its Machine: so the policy needs no other object.
 """
 
 from typing import Any

@@ -7,7 +7,7 @@ the node agent finds files and units already in place. Names and order: spec/ext
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -309,39 +309,10 @@ def pool_secret(
     }
 
 
-def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
-    """Roles of node agents and of joining machines; ``node_agent_policy`` restricts the rights of node agents further.
-
-    The resource manager lets each node agent read its own Node and its pool's Secret.
-    """
-    agents = [_group(constants.NODE_AGENTS_GROUP)]
+def rbac() -> list[dict[str, Any]]:
+    """Rights of joining machines. Node agents have no roles: the node-agent authorizer decides about their requests."""
     joining = [_group(BOOTSTRAPPERS_GROUP)]
     return [
-        _cluster_role(
-            "gardener-node-agent",
-            [
-                _rule("", ["nodes"], ["patch"]),
-                _rule("", ["events"], ["create", "patch"]),
-                _rule("events.k8s.io", ["events"], ["create", "patch"]),
-                _rule("certificates.k8s.io", ["certificatesigningrequests"], ["create", "get", "list", "watch"]),
-            ],
-        ),
-        _cluster_role_binding("gardener-node-agent", "gardener-node-agent", agents),
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "Role",
-            "metadata": {"name": "gardener-node-agent", "namespace": "kube-system"},
-            # Server-side apply needs no right to read. The leases of leaders are in this namespace, too.
-            "rules": [_rule("coordination.k8s.io", ["leases"], ["create", "patch"])],
-        },
-        *(_secret_reader(name) for name in sorted(secret_names)),
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": "gardener-node-agent", "namespace": "kube-system"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "gardener-node-agent"},
-            "subjects": agents,
-        },
         _cluster_role_binding("system:node-bootstrapper", "system:node-bootstrapper", joining),
         # No right to nodeclient: with this right, the kube-controller-manager would approve each Node for each token.
         # The resource manager approves a new Node only for the token of its Machine.
@@ -351,16 +322,6 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             [_group("system:nodes")],
         ),
     ]
-
-
-def _secret_reader(secret: str) -> dict[str, Any]:
-    """Role to read one pool's Secret; the resource manager binds it to the node agents of the pool's Machines."""
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": secret, "namespace": "kube-system"},
-        "rules": [{**_rule("", ["secrets"], ["get", "list", "watch"]), "resourceNames": [secret]}],
-    }
 
 
 def _common(node: NodeConfig) -> dict[str, Any]:
@@ -521,19 +482,6 @@ def _resolved(file: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]])
 
 def _canonical(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _rule(group: str, kinds: Sequence[str], verbs: Sequence[str]) -> dict[str, Any]:
-    return {"apiGroups": [group], "resources": list(kinds), "verbs": list(verbs)}
-
-
-def _cluster_role(name: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": name},
-        "rules": rules,
-    }
 
 
 def _cluster_role_binding(name: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The resource managers: one in each control plane, for its shoot, and one in namespace ``garden`` of each seed.
 
 A resource manager applies ManagedResources. That of a shoot also requests tokens and approves kubelets' certificates.
-API servers call both by webhooks, which change new pods.
+API servers call both by webhooks, which change new pods; that of a shoot also decides about requests of node agents.
 """
 
 import base64
@@ -11,8 +11,9 @@ from typing import Any
 
 from activities.components import base, connections, network_policies, own, priority
 from activities.components import resource_manager_webhooks as webhooks
+from activities.components.apiserver import AuthorizationWebhook
 from activities.components.base import Manifest
-from api.constants import GARDEN_NAMESPACE, SEED_CLASS
+from api.constants import GARDEN_NAMESPACE, NODE_AGENT_AUTHORIZER, NODE_AGENTS_GROUP, SEED_CLASS
 
 NAME = "gardener-resource-manager"
 HEALTH_PORT = 8081
@@ -44,6 +45,8 @@ class ResourceManager:
     """Name of the Secret with the certificate of the webhooks; needed if there are workers."""
     api_server: str = ""
     """Host name by which pods of the shoot reach its API server; needed if there are workers."""
+    authorize_with_selectors: bool = True
+    """Whether the shoot's API server sends selectors of lists and watches to its authorizers."""
     taints: Sequence[Mapping[str, Any]] = ()
     """Taints of the pools on which system components run."""
     scheduler_name: str = ""
@@ -100,6 +103,37 @@ def webhook_objects(manager: ResourceManager, ca_bundle: bytes) -> list[Manifest
     """Objects for ManagedResource ``WEBHOOKS``. The API server of the shoot verifies the webhooks with the bundle."""
     client = webhooks.by_url(webhook_host(manager.namespace), base64.b64encode(ca_bundle).decode())
     return [webhooks.configuration(webhooks.Registered(manager.webhooks, client, shoot=True))]
+
+
+def node_agent_authorizer(namespace: str, ca_bundle: bytes) -> AuthorizationWebhook:
+    """Authorizer of node agents, which the API server of the shoot asks about no other users.
+
+    The API server verifies it with the bundle. While no resource manager answers, no authorizer allows requests of node
+    agents, and these retry. An answer holds for 30 s: a node agent renews its Lease every 10 s.
+    """
+    name = NODE_AGENT_AUTHORIZER
+    webhook = {
+        "timeout": "3s",
+        "subjectAccessReviewVersion": "v1",
+        "matchConditionSubjectAccessReviewVersion": "v1",
+        "matchConditions": [{"expression": f"'{NODE_AGENTS_GROUP}' in request.groups"}],
+        "failurePolicy": "NoOpinion",
+        "authorizedTTL": "30s",
+        "unauthorizedTTL": "1s",
+    }
+    cluster = {
+        "server": f"https://{webhook_host(namespace)}:443{webhooks.NODE_AGENT_AUTHORIZER_PATH}",
+        "certificate-authority-data": base64.b64encode(ca_bundle).decode(),
+    }
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": {}}],
+    }
+    return AuthorizationWebhook({"type": "Webhook", "name": name, "webhook": webhook}, kubeconfig)
 
 
 def webhook_host(namespace: str) -> str:
@@ -234,6 +268,11 @@ def _config(manager: ResourceManager) -> Manifest:
                 "schedulerName": manager.scheduler_name,
             },
             "vpaInPlaceUpdates": {"enabled": webhooks.VPA_IN_PLACE_UPDATES in manager.webhooks},
+            "nodeAgentAuthorizer": {
+                "enabled": manager.workers,
+                "machineNamespace": manager.namespace,
+                "authorizeWithSelectors": manager.authorize_with_selectors,
+            },
         },
         "controllers": {
             "managedResource": {"syncPeriod": "1h"},
@@ -244,7 +283,6 @@ def _config(manager: ResourceManager) -> Manifest:
                 "maxDelay": f"{manager.longest_update_delay}s",
             },
             "nodeCriticalComponents": {"enabled": manager.workers},
-            "nodeAgentAccess": {"enabled": manager.workers, "machineNamespace": manager.namespace},
             "tokenRequestor": {"enabled": True, "class": "shoot"},
         },
         # Also with one replica: while a new pod replaces it, both run for a moment.

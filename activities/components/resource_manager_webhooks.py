@@ -20,6 +20,8 @@ OF_SEED, OF_SHOOT = "gardener-resource-manager", "gardener-resource-manager-shoo
 SEED_SERVICE = "gardener-resource-manager-webhooks"
 """Service of the seed's instance. It has an address, unlike the Service of that instance's metrics."""
 
+NODE_AGENT_AUTHORIZER_PATH = "/webhooks/auth/nodeagent"
+
 PROJECTED_TOKEN_MOUNT = "projected-token-mount"
 KUBERNETES_SERVICE_HOST = "kubernetes-service-host"
 POD_TOPOLOGY_SPREAD_CONSTRAINTS = "pod-topology-spread-constraints"

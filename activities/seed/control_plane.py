@@ -232,6 +232,9 @@ class ControlPlaneActivities:
             settings=settings,
             audit_policy=policy,
             authentication=wanted.authentication,
+            node_agent_authorizer=None
+            if view.workerless
+            else resource_manager.node_agent_authorizer(task.technical_id, secrets.get("ca").data["bundle.crt"]),
             webhooks=wanted.webhooks,
             plugin_kubeconfigs=wanted.plugin_kubeconfigs,
             token_webhook=await read_token_webhook(self._clusters, task, view),
@@ -308,6 +311,7 @@ class ControlPlaneActivities:
             longest_update_delay=view.longest_update_delay,
             server="" if view.workerless else (await secrets.generate(_webhooks_certificate(task.technical_id))).name,
             api_server=ApiNames.of(view).internal,
+            authorize_with_selectors=_sends_selectors(view),
             taints=taints_of_system_pools(view.pools),
             scheduler_name=scheduler.name_for_pods(kubernetes.get("kubeScheduler") or {}),
             tolerations=_tolerations(kubernetes.get("kubeAPIServer") or {}),
@@ -708,6 +712,12 @@ async def _apiserver_secrets(
             "vpn_client": vpn_client.name,
         }
     return apiserver.Secrets(**made)
+
+
+def _sends_selectors(view: ClusterView) -> bool:
+    """Whether the API server tells its authorizers the selectors of lists and watches. From 1.34 on it always does."""
+    settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
+    return bool((settings.get("featureGates") or {}).get("AuthorizeWithSelectors", True))
 
 
 def _webhooks_certificate(namespace: str) -> Certificate:

@@ -28,10 +28,14 @@ from api.contracts.operations import ShootTask, TaskResult
 from api.decisions import ssh
 from api.errors import ErrorCode
 from api.names import internal_api_domain, node_agent_secret_name, operating_system_config_names
+from api.resources import Resource
 from kube.cache import Cache
+from kube.client import KubeClient
 
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
+_FORMER = "gardener-node-agent"
+"""Name of the roles and bindings that earlier versions gave all node agents; also the begin of the names of others."""
 _QUOTED = 300
 """Maximum number of characters that an error quotes of an annotation of a Node."""
 _APPLY_SECONDS = 3 * 60
@@ -69,11 +73,14 @@ class OperatingSystemConfigActivities:
 
     @activity.defn
     async def deploy_node_agent_resources(self, task: ShootTask) -> TaskResult:
-        """Write the pools' configurations to the shoot, with the rights of node agents and of machines that join.
+        """Write the pools' configurations to the shoot, with the rights of machines that join.
+
+        Earlier versions gave node agents rights by RBAC; delete these. A second run finds what the first one left.
 
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a file refers to a Secret or key
-                that does not exist.
+                that does not exist; ``NotReady`` (retryable) while the shoot has roles for node agents and its API
+                server does not ask the node-agent authorizer: node agents need these roles until then.
         """
         view = await self._clusters.cluster(task.technical_id)
         pool_secrets = []
@@ -89,11 +96,44 @@ class OperatingSystemConfigActivities:
                     f"a file of OperatingSystemConfig {task.technical_id}/{name} refers to {missing} of a Secret, "
                     "which does not exist",
                 ) from None
-        rights = config.rbac(secret["metadata"]["name"] for secret in pool_secrets)
-        objects = [*rights, *node_agent_policy.objects(), *pool_secrets]
+        former = await self._former_rights(task)
+        objects = [*config.rbac(), *node_agent_policy.objects(), *pool_secrets]
         for item in managed_resource(MANAGED_RESOURCE, task.technical_id, objects):
             await self._clusters.seed.apply(item, manager=MANAGER)
+        for kind, name, namespace in former:
+            shoot = await self._clusters.shoot(task.technical_id)
+            await shoot.delete(kind, name, namespace)
         return TaskResult(note=f"{len(pool_secrets)} pools")
+
+    async def _former_rights(self, task: ShootTask) -> list[tuple[Resource, str, str | None]]:
+        """Roles and bindings by which an earlier version gave node agents rights: to all of them, and to each Machine.
+
+        Raises ApplicationError if there are some, and the node-agent authorizer does not decide in their place yet.
+        """
+        if await self._clusters.seed.find(resources.MANAGED_RESOURCE, MANAGED_RESOURCE, task.technical_id) is None:
+            return []  # a new control plane: the gardenlet may have no credentials for the shoot
+        shoot = await self._clusters.shoot(task.technical_id)
+        places = ((resources.CLUSTER_ROLE_BINDING, None), (resources.ROLE_BINDING, "kube-system"))
+        own = await asyncio.gather(
+            *(shoot.list(kind, namespace, labels="gardener.cloud/role=node-agent-access") for kind, namespace in places)
+        )
+        groups = await asyncio.gather(*(shoot.find(kind, _FORMER, namespace) for kind, namespace in places))
+        found: list[tuple[Resource, str, str | None]] = []
+        for (kind, namespace), of_machines, of_group in zip(places, own, groups, strict=True):
+            for binding in (*of_machines, *([of_group] if of_group else ())):
+                found.append((kind, binding["metadata"]["name"], namespace))
+                role = binding["roleRef"]
+                if role["name"].startswith(_FORMER):
+                    roles = resources.CLUSTER_ROLE if role["kind"] == "ClusterRole" else resources.ROLE
+                    found.append((roles, role["name"], namespace))
+        if found and not await _is_authorized(shoot):
+            raise ApplicationError(
+                f"the API server of shoot {task.technical_id} does not ask the node-agent authorizer yet, so node "
+                "agents keep their roles; it reads its files again within minutes. If it does not, read the logs of "
+                "kube-apiserver and gardener-resource-manager",
+                type="NotReady",
+            )
+        return list(dict.fromkeys(found))
 
     @activity.defn
     async def wait_os_configs_applied(self, task: ShootTask) -> TaskResult:
@@ -152,6 +192,21 @@ class OperatingSystemConfigActivities:
             secret = await self._clusters.seed.find(resources.SECRET, name, task.technical_id)
             found[name] = (secret or {}).get("data") or {}
         return found
+
+
+async def _is_authorized(shoot: KubeClient) -> bool:
+    """Whether the node-agent authorizer decides about node agents: only an authorizer denies, RBAC has no opinion."""
+    review = {
+        "apiVersion": resources.SUBJECT_ACCESS_REVIEW.api_version,
+        "kind": resources.SUBJECT_ACCESS_REVIEW.kind,
+        "spec": {
+            "user": f"{constants.NODE_AGENT_USER_PREFIX}none",
+            "groups": [constants.NODE_AGENTS_GROUP],
+            "resourceAttributes": {"verb": "delete", "version": "v1", "resource": "nodes"},
+        },
+    }
+    answer = await shoot.request("POST", resources.SUBJECT_ACCESS_REVIEW.path(), body=review)
+    return bool(answer["status"].get("denied"))
 
 
 def _configured(node: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from api.constants import NODE_AGENT_AUTHORIZER
 from api.core.v1beta1.shoot import AdmissionPlugin, Shoot
 from api.durations import parse_duration
 from api.validation.certificates import check_bundle
@@ -26,7 +27,7 @@ from api.validation.yaml_files import load_mapping
 CONFIG_KEY = "config.yaml"
 """Key of a ConfigMap with either configuration."""
 NODE, RBAC = "node", "rbac"
-"""Names of the authorizers that every API server has; see ``activities.components.apiserver``."""
+"""Names of authorizers that every API server has; see ``activities.components.apiserver``."""
 HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 """Paths that anonymous clients may read on every API server: probes have no credentials."""
 
@@ -347,7 +348,7 @@ def _check_mappings(mappings: ClaimMappings, path: Path, faults: Faults) -> None
 def check_authorization(
     config: AuthorizationConfiguration, *, minor: int, kubeconfigs: Collection[str] | None
 ) -> Faults:
-    """Faults of a list of webhooks. The API server asks them after its authorizers Node and RBAC, never in their place.
+    """Faults of a list of webhooks. The API server asks them after its own authorizers, never in their place.
 
     ``kubeconfigs``: names of the authorizers for which the Shoot names a Secret; None: this is not checked.
     """
@@ -362,7 +363,7 @@ def check_authorization(
             continue
         if not SUBDOMAIN.fullmatch(each.name):
             faults.invalid(here / "name", each.name, "must be a DNS subdomain")
-        elif each.name in (NODE, RBAC):
+        elif each.name in (NODE, NODE_AGENT_AUTHORIZER, RBAC):
             faults.forbidden(here / "name", f"{each.name} is the name of an authorizer that the API server has")
         elif kubeconfigs is not None and each.name not in kubeconfigs:
             faults.required(

@@ -311,7 +311,7 @@ def test_a_bootstrap_token_asks_the_controller_manager_for_a_kubelets_certificat
     """Its approver does not know Machines: with that right, each token is good for each Node."""
     groups = {
         subject["name"]
-        for each in rbac(["pool"])
+        for each in rbac()
         if each.get("roleRef", {}).get("name") == "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
         for subject in each["subjects"]
     }

@@ -164,13 +164,31 @@ class SystemComponentsConfig(ApiModel):
     """Tolerations of all pods."""
 
 
+class NodeAgentAuthorizer(ApiModel):
+    enabled: bool = False
+    machine_namespace: str = ""
+    """Namespace of the Machines in the source cluster."""
+    authorize_with_selectors: bool = False
+    """Whether the API server sends selectors of lists and watches (feature gate AuthorizeWithSelectors). Without them,
+    node agents list and watch no pods."""
+
+    @model_validator(mode="after")
+    def _has_namespace(self) -> Self:
+        if self.enabled and not self.machine_namespace:
+            raise ValueError(
+                "machineNamespace must be set where nodeAgentAuthorizer is enabled: without Machines only labels of a "
+                "Node name its pool, and root on the node writes these"
+            )
+        return self
+
+
 class Webhooks(ApiModel):
     crd_deletion_protection: Lacking = Field(default=Lacking(), alias="crdDeletionProtection")
     endpoint_slice_hints: Webhook = Webhook()
     extension_validation: Lacking = Lacking()
     high_availability_config: HighAvailabilityConfig = HighAvailabilityConfig()
     kubernetes_service_host: KubernetesServiceHost = KubernetesServiceHost()
-    node_agent_authorizer: Lacking = Lacking()
+    node_agent_authorizer: NodeAgentAuthorizer = NodeAgentAuthorizer()
     pod_kube_api_server_load_balancing: Lacking = Field(default=Lacking(), alias="podKubeAPIServerLoadBalancing")
     pod_scheduler_name: PodSchedulerName = PodSchedulerName()
     pod_topology_spread_constraints: Webhook = Webhook()
@@ -214,19 +232,6 @@ class CSRApproverController(ApiModel):
     concurrent_syncs: int = Field(default=1, ge=1)
     machine_namespace: str | None = None
     """Namespace of the Machines in the source cluster. None: nodes need no Machine."""
-
-
-class NodeAgentAccessController(ApiModel):
-    enabled: bool = False
-    """Whether to let the node agent of each Machine read its pool's Secret."""
-    machine_namespace: str = ""
-    """Namespace of the Machines in the source cluster."""
-
-    @model_validator(mode="after")
-    def _has_namespace(self) -> Self:
-        if self.enabled and not self.machine_namespace:
-            raise ValueError("machineNamespace must be set where nodeAgentAccess is enabled")
-        return self
 
 
 class TokenInvalidatorController(ApiModel):
@@ -292,7 +297,6 @@ class Controllers(ApiModel):
         default=TokenInvalidatorController(), validation_alias=AliasChoices("tokenInvalidator", "tokenValidator")
     )
     node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
-    node_agent_access: NodeAgentAccessController = NodeAgentAccessController()
     token_requestor: TokenRequestorController = TokenRequestorController()
     network_policy: NetworkPolicyController = NetworkPolicyController()
 
@@ -302,6 +306,7 @@ _SERVED = (
     "high_availability_config",
     "kubernetes_service_host",
     "pod_scheduler_name",
+    "node_agent_authorizer",
     "pod_topology_spread_constraints",
     "projected_token_mount",
     "seccomp_profile",

@@ -43,7 +43,7 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     target = await target_client(connection) if connection is not None else source
     source_caches = Caches(source, keep=_without_secrets)
     target_caches = Caches(target) if target is not source else source_caches
-    webhooks = Webhooks(config, source=source, target=target, target_caches=target_caches)
+    webhooks = Webhooks(config, source=source, source_caches=source_caches, target=target, target_caches=target_caches)
 
     async def control() -> None:
         await webhooks.ready.wait()
@@ -134,16 +134,6 @@ async def _controllers(
         parts.append(NodeAgentDelays(target, target_caches, shortest, longest, resync=resync).run())
     if (critical := wanted.node_critical_components).enabled:
         parts.append(_critical_components(target, critical))
-    if wanted.node_agent_access.enabled:
-        from workers.resource_manager.node_agent_access import NodeAgentAccess
-
-        access = NodeAgentAccess(
-            source=source,
-            source_caches=source_caches,
-            target=target,
-            machine_namespace=wanted.node_agent_access.machine_namespace,
-        )
-        parts.append(access.run())
     if wanted.network_policy.enabled:
         from workers.resource_manager.network_policies import NetworkPolicies
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from activities.components import apiserver
+from activities.components import apiserver, resource_manager
 from activities.components.apiserver import ApiServer, AuthorizationWebhook, Secrets
 
 SECRETS = Secrets(
@@ -215,6 +215,19 @@ def test_a_single_api_server_never_closes_connections_to_rebalance(replicas):
 
 
 JWT = {"issuer": {"url": "https://a.example.org", "audiences": ["a"]}, "claimMappings": {"username": {"claim": "sub"}}}
+
+
+def test_node_agents_are_denied_before_rbac_is_asked():
+    """A denial is final only if no authorizer before it allows the request."""
+    authorizer = resource_manager.node_agent_authorizer("shoot--dev--a", b"bundle")
+    made = authorizers(apiserver.objects(server(node_agent_authorizer=authorizer, webhooks=[WEBHOOK])))
+
+    assert [each["name"] for each in made] == ["node", "node-agent-authorizer", "rbac", "mine"]
+    webhook = made[1]["webhook"]
+    assert webhook["failurePolicy"] == "NoOpinion"
+    assert webhook["matchConditions"] == [{"expression": "'gardener.cloud:node-agents' in request.groups"}]
+
+
 WEBHOOK = AuthorizationWebhook({"type": "Webhook", "name": "mine", "webhook": {"timeout": "1s"}}, {"users": []})
 
 

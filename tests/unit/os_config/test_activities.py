@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import ClusterView
@@ -20,12 +21,14 @@ from activities.seed.operating_system_configs import OperatingSystemConfigActivi
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.names import node_agent_secret_name
 from kube.cache import Caches
+from kube.errors import NotFound
 from tests.unit.kube.api_server import ApiServer
 
 NAMESPACE = "shoot--local--demo"
 OSCS = "/apis/extensions.gardener.cloud/v1alpha1/operatingsystemconfigs"
 MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 SECRETS, NODES = "/api/v1/secrets", "/api/v1/nodes"
+RBAC, AGENT = "/apis/rbac.authorization.k8s.io/v1", "gardener-node-agent"
 POOL: dict[str, Any] = {"name": "a", "machine": {"type": "local", "image": {"name": "local", "version": "1"}}}
 SHOOT: dict[str, Any] = {
     "metadata": {"name": "demo", "namespace": "garden-local"},
@@ -218,6 +221,68 @@ async def test_the_shoot_gets_the_pools_secrets_and_the_rights_of_its_agents(
     sent = seed.find(SECRETS, "managedresource-shoot-gardener-node-agent", NAMESPACE)
     assert sent is not None
     assert {f"secret__kube-system__{key}.yaml" for key in KEYS.values()} <= set(sent["data"])
+
+
+def put_roles_of_an_earlier_version(shoot: ApiServer) -> None:
+    """Roles of all node agents, and those of the node agent of one Machine; an owner's role has a similar name."""
+
+    def put(kind: str, name: str, role: str = "", namespace: str = "", **labels: str) -> None:
+        place = {"namespace": namespace} if namespace else {}
+        obj: dict[str, Any] = {"kind": kind, "metadata": {"name": name, **place, "labels": labels}}
+        if role:
+            obj["roleRef"] = {"kind": kind.removesuffix("Binding"), "name": role}
+        shoot.put(f"{RBAC}/{kind.lower()}s", obj)
+
+    machine = {"gardener.cloud/role": "node-agent-access"}
+    for scope, namespace in (("Cluster", ""), ("", "kube-system")):
+        put(f"{scope}Role", AGENT, namespace=namespace)
+        put(f"{scope}RoleBinding", AGENT, AGENT, namespace)
+    put("ClusterRole", f"{AGENT}:m-1")
+    put("ClusterRoleBinding", f"{AGENT}:m-1", f"{AGENT}:m-1", **machine)
+    put("Role", KEYS["a"], namespace="kube-system")
+    put("RoleBinding", f"{AGENT}:m-1", KEYS["a"], "kube-system", **machine)
+    put("ClusterRole", f"{AGENT}-of-the-owner")
+
+
+async def test_roles_of_node_agents_go_once_the_authorizer_decides(
+    activities: OperatingSystemConfigActivities, seed: ApiServer, shoot: ApiServer
+) -> None:
+    """Until then node agents need the roles: without them they could neither renew their Leases nor read Secrets."""
+    await activities.deploy_os_configs(TASK)
+    await activities.deploy_node_agent_resources(TASK)
+    put_roles_of_an_earlier_version(shoot)
+    roles = {key for key in shoot.objects if key[0].startswith(RBAC)}
+    sent = seed.find(SECRETS, "managedresource-shoot-gardener-node-agent", NAMESPACE)
+    status: dict[str, Any] = {"allowed": False}
+
+    def answer(request: web.Request) -> web.Response | None:
+        asked = request.path.endswith("/subjectaccessreviews")
+        return web.json_response({"status": status}, status=201) if asked else None
+
+    shoot.answer = answer
+    with pytest.raises(ApplicationError, match="does not ask the node-agent authorizer yet") as failed:
+        await activities.deploy_node_agent_resources(TASK)
+    assert not failed.value.non_retryable
+    assert {key for key in shoot.objects if key[0].startswith(RBAC)} == roles
+    assert seed.find(SECRETS, "managedresource-shoot-gardener-node-agent", NAMESPACE) == sent
+
+    status["denied"] = True
+    await activities.deploy_node_agent_resources(TASK)
+    assert [key[-1] for key in shoot.objects if key[0].startswith(RBAC)] == [f"{AGENT}-of-the-owner"]
+    await activities.deploy_node_agent_resources(TASK)
+
+
+async def test_a_new_shoot_needs_no_client_for_the_resources_of_node_agents(
+    activities: OperatingSystemConfigActivities, clusters: Any
+) -> None:
+    """Its gardenlet may have no credentials yet, and must not wait for them before it creates machines."""
+
+    async def missing(_: str) -> Any:
+        raise NotFound(404, "there are no credentials", "")
+
+    clusters.shoot = missing
+    await activities.deploy_os_configs(TASK)
+    await activities.deploy_node_agent_resources(TASK)
 
 
 async def test_a_file_from_a_missing_secret_is_a_configuration_problem(

@@ -224,8 +224,9 @@ def test_content_of_secrets_travels_inline() -> None:
         config.pool_secret(with_reference, "p", "key", {"s": {}})
 
 
-def test_each_pools_secret_has_a_role_of_its_own() -> None:
-    roles = [item for item in config.rbac(["key-b", "key-a"]) if item["kind"] in ("Role", "ClusterRole")]
-    reading = [rule for role in roles for rule in role["rules"] if "secrets" in rule["resources"]]
-    assert [rule["resourceNames"] for rule in reading] == [["key-a"], ["key-b"]]
-    assert all("*" not in rule["verbs"] + rule["resources"] for role in roles for rule in role["rules"])
+def test_machines_that_join_have_roles_and_node_agents_have_none() -> None:
+    subjects = {each["roleRef"]["name"]: [it["name"] for it in each["subjects"]] for each in config.rbac()}
+    assert subjects == {
+        "system:node-bootstrapper": ["system:bootstrappers"],
+        "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient": ["system:nodes"],
+    }

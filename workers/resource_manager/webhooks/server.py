@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from activities.components import resource_manager_webhooks as registration
+from api.constants import NODE_AGENT_AUTHORIZER
 from kube.cache import Caches
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
@@ -17,6 +18,7 @@ from workers.lib.webhook_certificates import Server, WebhookCertificates
 from workers.lib.webhook_clients import at_once
 from workers.resource_manager.config import ResourceManagerConfig, Service
 from workers.resource_manager.webhooks import autoscalers, endpoint_slices, high_availability, pods, static_tokens
+from workers.resource_manager.webhooks.node_agent_authorizer import NodeAgentAuthorizer
 from workers.resource_manager.webhooks.pods import Answer
 
 _log = logging.getLogger(__name__)
@@ -30,11 +32,21 @@ class Webhooks:
     """Serves the webhooks that the configuration enables, in each replica: a replica need not lead for that."""
 
     def __init__(
-        self, config: ResourceManagerConfig, *, source: KubeClient, target: KubeClient, target_caches: Caches
+        self,
+        config: ResourceManagerConfig,
+        *,
+        source: KubeClient,
+        source_caches: Caches,
+        target: KubeClient,
+        target_caches: Caches,
     ) -> None:
         self._config = config.server.webhooks
         self._client = source
         self._answers = _answers(config, target, target_caches)
+        wanted = config.webhooks.node_agent_authorizer
+        self._authorizer = (
+            NodeAgentAuthorizer(wanted, source_caches=source_caches, target=target) if wanted.enabled else None
+        )
         self.ready = asyncio.Event()
         """Set once the API server can call the webhooks; at once if none is enabled."""
 
@@ -43,7 +55,7 @@ class Webhooks:
 
         Raises OSError or ssl.SSLError if the configuration names files that cannot be used.
         """
-        if not self._answers:
+        if not self._answers and self._authorizer is None:
             self.ready.set()
             return
         async with contextlib.AsyncExitStack() as stack:
@@ -68,11 +80,14 @@ class Webhooks:
         for name, answer in self._answers.items():
             path = registration.WEBHOOKS[name].path
             app.router.add_post(path, handler(_failing(answer), path))
+        if self._authorizer is not None:
+            app.router.add_post(registration.NODE_AGENT_AUTHORIZER_PATH, self._authorizer.handle)
         runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_SECONDS)
         stack.push_async_callback(runner.cleanup)
         await runner.setup()
         await web.TCPSite(runner, self._config.bind_address, self._config.port, ssl_context=shown.context).start()
-        _log.info("serving webhooks at port %d: %s", self._config.port, ", ".join(self._answers))
+        names = [*self._answers, *([NODE_AGENT_AUTHORIZER] if self._authorizer is not None else [])]
+        _log.info("serving webhooks at port %d: %s", self._config.port, ", ".join(names))
 
     def _registered(self, bundle: str) -> list[Object]:
         service = self._config.service
