@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import dns.message
 import dns.query
@@ -41,14 +41,17 @@ T = TypeVar("T")
 class Shoot:
     """A Shoot of project `local`, whether it exists or not."""
 
+    namespace: ClassVar[str] = NAMESPACE
+    project: ClassVar[str] = "local"
+
     landscape: Landscape
     name: str
     directory: Path
     """For its kubeconfig."""
 
     def __post_init__(self) -> None:
-        self.reference = f"{NAMESPACE}/{self.name}"
-        self.technical_id = f"shoot--local--{self.name}"
+        self.reference = f"{self.namespace}/{self.name}"
+        self.technical_id = f"shoot--{self.project}--{self.name}"
 
     # In the garden
 
@@ -76,7 +79,7 @@ class Shoot:
             self.remove()
 
     def garden(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        return self.landscape.kubectl("garden", "-n", NAMESPACE, *arguments, stdin=stdin, timeout=timeout)
+        return self.landscape.kubectl("garden", "-n", self.namespace, *arguments, stdin=stdin, timeout=timeout)
 
     def get(self) -> dict[str, Any]:
         live: dict[str, Any] = json.loads(self.garden("get", "shoot", self.name, "-o", "json"))
@@ -214,7 +217,7 @@ class Shoot:
 
     def _owns(self, namespace: str, name: str, claimed: str) -> bool:
         """By its name, or by the namespace it is in; a volume, by that of its claim. Shoots share their project's."""
-        if namespace == NAMESPACE:
+        if namespace == self.namespace:
             return name == self.name or name.startswith(f"{self.name}.")
         own = {self.technical_id, f"infra-{self.technical_id}"}
         return bool({namespace, name, claimed} & own) or name.startswith(f"{self.technical_id}-")
@@ -222,7 +225,8 @@ class Shoot:
     @property
     def host_names(self) -> tuple[str, str]:
         zone = self.landscape.facts["dns"]["zone"]
-        return f"api.{self.name}.local.internal.{zone}", f"api.{self.name}.local.shoot.{zone}"
+        name = f"{self.name}.{self.project}"
+        return f"api.{name}.internal.{zone}", f"api.{name}.shoot.{zone}"
 
     def address_of(self, name: str) -> str:
         """Answer of the landscape's DNS; empty if there is no such name."""
