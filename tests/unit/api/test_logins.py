@@ -167,6 +167,7 @@ def test_a_file_that_could_be_read_in_two_ways_or_would_grow_is_refused(text: st
         ("authorizers/0/type", "AlwaysAllow", "only Webhook can be added"),
         ("authorizers/0/name", "", "must be a DNS subdomain"),
         ("authorizers/0/name", "rbac", "is the name of an authorizer that the API server has"),
+        ("authorizers/0/name", "node-agent-authorizer", "is the name of an authorizer that the API server has"),
         ("authorizers/0/name", "other", "the Shoot names no Secret for other"),
         ("authorizers/0/webhook", None, "authorizers[0].webhook: Required value"),
         ("authorizers/0/webhook/connectionInfo", {"type": "InClusterConfig"}, "connectionInfo: Forbidden"),
