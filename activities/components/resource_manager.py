@@ -175,6 +175,7 @@ def _seed_config(*, policies: bool) -> Manifest:
             "projectedTokenMount": {"enabled": True},
             "podTopologySpreadConstraints": {"enabled": True},
             "seccompProfile": {"enabled": True},
+            "endpointSliceHints": {"enabled": True},
         },
         "controllers": {
             "clusterID": "<default>",

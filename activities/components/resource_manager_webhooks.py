@@ -24,6 +24,7 @@ KUBERNETES_SERVICE_HOST = "kubernetes-service-host"
 POD_TOPOLOGY_SPREAD_CONSTRAINTS = "pod-topology-spread-constraints"
 SYSTEM_COMPONENTS_CONFIG = "system-components-config"
 SECCOMP_PROFILE = "seccomp-profile"
+ENDPOINT_SLICE_HINTS = "endpoint-slice-hints"
 
 _SYSTEM_NAMESPACES = ["kube-system", "kubernetes-dashboard"]
 _NO_INJECTION = {
@@ -45,6 +46,8 @@ class Webhook:
     rules: tuple[Manifest, ...]
     skip: str = ""
     """Label by which an object opts out, whatever its value."""
+    chosen: str = ""
+    """Label that an object must have with value ``true``."""
     managed_only: bool = False
     """In a Shoot, only for objects of ManagedResources."""
     everywhere: bool = False
@@ -88,6 +91,12 @@ WEBHOOKS = {
     ),
     SECCOMP_PROFILE: Webhook(
         "/webhooks/seccomp-profile", _NEW_PODS, skip="seccompprofile.resources.gardener.cloud/skip"
+    ),
+    # Kubernetes copies labels of a Service to its EndpointSlices.
+    ENDPOINT_SLICE_HINTS: Webhook(
+        "/webhooks/endpoint-slice-hints",
+        (_on("discovery.k8s.io", "v1", ["endpointslices"], "CREATE", "UPDATE"),),
+        chosen="endpoint-slice-hints.resources.gardener.cloud/consider",
     ),
 }
 """All webhooks by name, in the order in which an API server calls them."""
@@ -162,6 +171,7 @@ def _objects(webhook: Webhook, *, shoot: bool) -> list[dict[str, Any]]:
     return [
         *([_NO_INJECTION] if webhook.everywhere else []),
         *([{"key": webhook.skip, "operator": "DoesNotExist"}] if webhook.skip else []),
+        *([{"key": webhook.chosen, "operator": "In", "values": ["true"]}] if webhook.chosen else []),
         *([_MANAGED] if webhook.managed_only and shoot else []),
         *([] if shoot else [_NEVER_HELD]),
     ]

@@ -147,7 +147,7 @@ class SystemComponentsConfig(ApiModel):
 
 class Webhooks(ApiModel):
     crd_deletion_protection: Lacking = Field(default=Lacking(), alias="crdDeletionProtection")
-    endpoint_slice_hints: Lacking = Lacking()
+    endpoint_slice_hints: Webhook = Webhook()
     extension_validation: Lacking = Lacking()
     high_availability_config: Lacking = Lacking()
     kubernetes_service_host: KubernetesServiceHost = KubernetesServiceHost()
@@ -269,6 +269,7 @@ class Controllers(ApiModel):
 
 
 _SERVED = (
+    "endpoint_slice_hints",
     "kubernetes_service_host",
     "pod_topology_spread_constraints",
     "projected_token_mount",

@@ -194,7 +194,6 @@ def test_gardeners_configuration_is_read():
     assert config.controllers.csr_approver.machine_namespace == "shoot--foo--bar"
     assert [each.split(" ")[0] for each in config.lacking()] == [
         "webhooks.crdDeletionProtection",
-        "webhooks.endpointSliceHints",
     ]
     assert config.webhooks.kubernetes_service_host.host == "api.example.com"
     assert config.webhooks.projected_token_mount.expiration_seconds == 43200

@@ -16,7 +16,7 @@ from activities.components import resource_manager
 from activities.components import resource_manager_webhooks as registration
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
-from api.resources import MUTATING_WEBHOOK_CONFIGURATION, NODE, POD, SECRET
+from api.resources import ENDPOINT_SLICE, MUTATING_WEBHOOK_CONFIGURATION, NODE, POD, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, Invalid
@@ -452,6 +452,7 @@ async def test_a_seed_registers_its_webhooks_itself(cluster: Cluster) -> None:
         "projected-token-mount",
         "pod-topology-spread-constraints",
         "seccomp-profile",
+        "endpoint-slice-hints",
     ]
     assert "kube-api-access-gardener" in _volumes(in_garden)
     assert all("kube-api-access-gardener" not in _volumes(each) for each in others)
@@ -514,3 +515,52 @@ async def test_a_new_authority_of_a_seed_needs_no_restart(cluster: Cluster, monk
 
         await until(forgotten, 30)
         assert (await data())["ca.crt"] != before["ca.crt"]
+
+
+# EndpointSlices
+
+
+def _slice(**fields: Any) -> Object:
+    """A slice with two endpoints that have zones, and one that has none."""
+    endpoints: list[Object] = [{"addresses": [f"10.1.2.{number}"]} for number in range(3)]
+    endpoints[0]["zone"], endpoints[1]["zone"] = "a", "b"
+    metadata = {"namespace": "shoot--a--b", "generateName": "s-", **fields}
+    made = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    return {**made, "metadata": metadata, "endpoints": endpoints}
+
+
+_HINTS = {"endpoint-slice-hints.resources.gardener.cloud/consider": "true"}
+
+
+def _zones(obj: Object) -> list[list[str]]:
+    return [[one["name"] for one in (each.get("hints") or {}).get("forZones") or ()] for each in obj["endpoints"]]
+
+
+@pytest.mark.row("webhooks", "endpoint slice hints: clients of a zone use the endpoints of their zone")
+async def test_an_endpoint_serves_its_own_zone(cluster: Cluster) -> None:
+    async with of_seed(cluster):
+        made = await cluster.admin.create(_slice(labels=_HINTS))
+        hinted = _zones(made)
+        for each in made["endpoints"]:
+            each.update(zone="c", hints=None)
+        moved = await cluster.admin.request(
+            "PUT", ENDPOINT_SLICE.path("shoot--a--b", made["metadata"]["name"]), body=made
+        )
+
+    assert hinted == [["a"], ["b"], []]
+    assert _zones(moved) == [["c"]] * 3
+
+
+@pytest.mark.row("webhooks", "endpoint slice hints: only with label consider, which a slice has from its Service")
+async def test_other_endpoint_slices_stay(cluster: Cluster) -> None:
+    async with of_seed(cluster):
+        made = [
+            await cluster.admin.create(_slice()),
+            await cluster.admin.create(_slice(labels={next(iter(_HINTS)): "false"})),
+            await cluster.admin.create(_slice(labels=_HINTS, namespace="default")),
+        ]
+
+    assert [_zones(each) for each in made] == [[[]] * 3] * 3
+    assert await cluster.admin.create(_slice()), "slices of other Services do not need the resource manager"
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        await cluster.admin.create(_slice(labels=_HINTS))

@@ -16,7 +16,7 @@ from workers.lib.serving import ServingCertificate, ShownCertificate
 from workers.lib.webhook_certificates import Server, WebhookCertificates
 from workers.lib.webhook_clients import at_once
 from workers.resource_manager.config import ResourceManagerConfig, Service
-from workers.resource_manager.webhooks import pods
+from workers.resource_manager.webhooks import endpoint_slices, pods
 from workers.resource_manager.webhooks.pods import Answer
 
 _log = logging.getLogger(__name__)
@@ -96,6 +96,8 @@ def _answers(config: ResourceManagerConfig, target: KubeClient, target_caches: C
         answers[registration.SYSTEM_COMPONENTS_CONFIG] = place
     if wanted.seccomp_profile.enabled:
         answers[registration.SECCOMP_PROFILE] = pods.default_seccomp_profile
+    if wanted.endpoint_slice_hints.enabled:
+        answers[registration.ENDPOINT_SLICE_HINTS] = endpoint_slices.hint_own_zone
     return answers
 
 
