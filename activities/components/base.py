@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from activities.components import priority
+from api import high_availability
 from api.labels import ZONE
 from api.quantities import is_less
 
@@ -67,7 +68,13 @@ def deployment(
     made = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(name, namespace, labels={**select, **(labels or {})}, annotations=annotations),
+        "metadata": metadata(
+            name,
+            namespace,
+            # Replicas, zones and spreading are in the manifest: no webhook changes them.
+            labels={**select, **(labels or {}), high_availability.SKIP: "true"},
+            annotations=annotations,
+        ),
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 1,

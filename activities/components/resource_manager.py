@@ -26,13 +26,8 @@ WEBHOOKS = f"shoot-core-{NAME}"
 
 _ALL = "get list watch create update patch delete"
 _TLS = "/etc/gardener-resource-manager/tls"
-WEBHOOKS_OF_SHOOT = (
-    webhooks.PROJECTED_TOKEN_MOUNT,
-    webhooks.KUBERNETES_SERVICE_HOST,
-    webhooks.POD_TOPOLOGY_SPREAD_CONSTRAINTS,
-    webhooks.SYSTEM_COMPONENTS_CONFIG,
-)
-"""Names of the webhooks of a Shoot's instance."""
+_TOLERATION_SECONDS = 60
+"""Seconds after which pods of a seed leave a node that does not answer, as in Gardener's chart of the gardenlet."""
 _SYSTEM_COMPONENTS = {"worker.gardener.cloud/system-components": "true"}
 
 
@@ -51,6 +46,24 @@ class ResourceManager:
     """Host name by which pods of the shoot reach its API server; needed if there are workers."""
     taints: Sequence[Mapping[str, Any]] = ()
     """Taints of the pools on which system components run."""
+    scheduler_name: str = ""
+    """Scheduler of pods in the shoot that choose none; empty: Kubernetes' default."""
+    vertical_autoscaling: bool = False
+    """Whether the shoot has Gardener's vertical pod autoscaler, which can change running pods."""
+
+    @property
+    def webhooks(self) -> tuple[str, ...]:
+        """Names of its webhooks; none without workers."""
+        if not self.workers:
+            return ()
+        return (
+            webhooks.PROJECTED_TOKEN_MOUNT,
+            webhooks.KUBERNETES_SERVICE_HOST,
+            webhooks.POD_TOPOLOGY_SPREAD_CONSTRAINTS,
+            webhooks.SYSTEM_COMPONENTS_CONFIG,
+            *([webhooks.POD_SCHEDULER_NAME] if self.scheduler_name else []),
+            *([webhooks.VPA_IN_PLACE_UPDATES] if self.vertical_autoscaling else []),
+        )
 
 
 def objects(manager: ResourceManager) -> list[Manifest]:
@@ -80,10 +93,10 @@ def objects(manager: ResourceManager) -> list[Manifest]:
     )
 
 
-def webhook_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
+def webhook_objects(manager: ResourceManager, ca_bundle: bytes) -> list[Manifest]:
     """Objects for ManagedResource ``WEBHOOKS``. The API server of the shoot verifies the webhooks with the bundle."""
-    client = webhooks.by_url(webhook_host(namespace), base64.b64encode(ca_bundle).decode())
-    return [webhooks.configuration(webhooks.Registered(WEBHOOKS_OF_SHOOT, client, shoot=True))]
+    client = webhooks.by_url(webhook_host(manager.namespace), base64.b64encode(ca_bundle).decode())
+    return [webhooks.configuration(webhooks.Registered(manager.webhooks, client, shoot=True))]
 
 
 def webhook_host(namespace: str) -> str:
@@ -175,6 +188,11 @@ def _seed_config(*, policies: bool) -> Manifest:
             "projectedTokenMount": {"enabled": True},
             "podTopologySpreadConstraints": {"enabled": True},
             "seccompProfile": {"enabled": True},
+            "highAvailabilityConfig": {
+                "enabled": True,
+                "defaultNotReadyTolerationSeconds": _TOLERATION_SECONDS,
+                "defaultUnreachableTolerationSeconds": _TOLERATION_SECONDS,
+            },
             "endpointSliceHints": {"enabled": True},
         },
         "controllers": {
@@ -207,6 +225,11 @@ def _config(manager: ResourceManager) -> Manifest:
                 "podNodeSelector": _SYSTEM_COMPONENTS,
                 "podTolerations": base.tolerations_of(manager.taints),
             },
+            "podSchedulerName": {
+                "enabled": webhooks.POD_SCHEDULER_NAME in manager.webhooks,
+                "schedulerName": manager.scheduler_name,
+            },
+            "vpaInPlaceUpdates": {"enabled": webhooks.VPA_IN_PLACE_UPDATES in manager.webhooks},
         },
         "controllers": {
             "managedResource": {"syncPeriod": "1h"},

@@ -10,6 +10,7 @@ from typing import Any
 
 from activities.components import base
 from activities.components.base import Manifest
+from api import high_availability
 from api.constants import ROLE
 
 PORT = 10250
@@ -25,6 +26,12 @@ POD_TOPOLOGY_SPREAD_CONSTRAINTS = "pod-topology-spread-constraints"
 SYSTEM_COMPONENTS_CONFIG = "system-components-config"
 SECCOMP_PROFILE = "seccomp-profile"
 ENDPOINT_SLICE_HINTS = "endpoint-slice-hints"
+HIGH_AVAILABILITY_CONFIG = "high-availability-config"
+POD_SCHEDULER_NAME = "pod-scheduler-name"
+TOKEN_INVALIDATOR = "token-invalidator"
+TOKEN_INVALIDATOR_CONSIDER = "token-invalidator.resources.gardener.cloud/consider"
+"""Label of Secrets whose token is to be invalid: ``true``."""
+VPA_IN_PLACE_UPDATES = "vpa-in-place-updates"
 
 _SYSTEM_NAMESPACES = ["kube-system", "kubernetes-dashboard"]
 _NO_INJECTION = {
@@ -48,10 +55,16 @@ class Webhook:
     """Label by which an object opts out, whatever its value."""
     chosen: str = ""
     """Label that an object must have with value ``true``."""
+    namespaces: str = ""
+    """Label that a namespace must have with value ``true``."""
     managed_only: bool = False
     """In a Shoot, only for objects of ManagedResources."""
+    chosen_by_controller: bool = False
+    """A controller of the instance sets the label ``chosen``, in all namespaces."""
     everywhere: bool = False
-    """In a Shoot, for all namespaces, unless a namespace or pod opts out."""
+    """In a Shoot, for all namespaces."""
+    injects: bool = False
+    """A namespace or pod opts out by label ``apiserver-proxy.networking.gardener.cloud/inject=disable``."""
     failure_policy: str = "Fail"
     timeout: int = 10
 
@@ -69,13 +82,28 @@ def _on(group: str, version: str, plurals: Collection[str], *operations: str) ->
 _NEW_PODS = (_on("", "v1", ["pods"], "CREATE"),)
 
 WEBHOOKS = {
+    HIGH_AVAILABILITY_CONFIG: Webhook(
+        "/webhooks/high-availability-config",
+        (
+            _on("apps", "v1", ["deployments", "statefulsets"], "CREATE", "UPDATE"),
+            _on("autoscaling", "v2", ["horizontalpodautoscalers"], "CREATE", "UPDATE"),
+        ),
+        skip=high_availability.SKIP,
+        namespaces=high_availability.CONSIDER,
+        managed_only=True,
+    ),
     PROJECTED_TOKEN_MOUNT: Webhook(
         "/webhooks/mount-projected-service-account-token",
         _NEW_PODS,
         skip="projected-token-mount.resources.gardener.cloud/skip",
     ),
     KUBERNETES_SERVICE_HOST: Webhook(
-        "/webhooks/kubernetes-service-host", _NEW_PODS, everywhere=True, failure_policy="Ignore", timeout=2
+        "/webhooks/kubernetes-service-host",
+        _NEW_PODS,
+        everywhere=True,
+        injects=True,
+        failure_policy="Ignore",
+        timeout=2,
     ),
     POD_TOPOLOGY_SPREAD_CONSTRAINTS: Webhook(
         "/webhooks/pod-topology-spread-constraints",
@@ -97,6 +125,20 @@ WEBHOOKS = {
         "/webhooks/endpoint-slice-hints",
         (_on("discovery.k8s.io", "v1", ["endpointslices"], "CREATE", "UPDATE"),),
         chosen="endpoint-slice-hints.resources.gardener.cloud/consider",
+    ),
+    POD_SCHEDULER_NAME: Webhook(
+        "/webhooks/default-pod-scheduler-name", _NEW_PODS, everywhere=True, failure_policy="Ignore"
+    ),
+    VPA_IN_PLACE_UPDATES: Webhook(
+        "/webhooks/vpa-in-place-updates",
+        (_on("autoscaling.k8s.io", "v1", ["verticalpodautoscalers"], "CREATE", "UPDATE"),),
+        skip="vpa-in-place-updates.resources.gardener.cloud/skip",
+    ),
+    TOKEN_INVALIDATOR: Webhook(
+        "/webhooks/invalidate-service-account-token-secret",
+        (_on("", "v1", ["secrets"], "CREATE", "UPDATE"),),
+        chosen=TOKEN_INVALIDATOR_CONSIDER,
+        chosen_by_controller=True,
     ),
 }
 """All webhooks by name, in the order in which an API server calls them."""
@@ -157,11 +199,15 @@ def configuration(registered: Registered) -> Manifest:
 
 def _namespaces(webhook: Webhook, *, shoot: bool) -> list[dict[str, Any]]:
     name = "kubernetes.io/metadata.name"
-    if webhook.everywhere:
-        return [_NO_INJECTION]
+    if webhook.chosen_by_controller:
+        return []
+    if shoot and webhook.everywhere:
+        return [_NO_INJECTION] if webhook.injects else []
+    chosen = [{"key": webhook.namespaces, "operator": "In", "values": ["true"]}] if webhook.namespaces else []
     if shoot:
-        return [{"key": name, "operator": "In", "values": _SYSTEM_NAMESPACES}]
+        return [*chosen, {"key": name, "operator": "In", "values": _SYSTEM_NAMESPACES}]
     return [
+        *chosen,
         {"key": ROLE, "operator": "Exists"},
         {"key": name, "operator": "NotIn", "values": _SYSTEM_NAMESPACES},
     ]
@@ -169,7 +215,7 @@ def _namespaces(webhook: Webhook, *, shoot: bool) -> list[dict[str, Any]]:
 
 def _objects(webhook: Webhook, *, shoot: bool) -> list[dict[str, Any]]:
     return [
-        *([_NO_INJECTION] if webhook.everywhere else []),
+        *([_NO_INJECTION] if webhook.injects else []),
         *([{"key": webhook.skip, "operator": "DoesNotExist"}] if webhook.skip else []),
         *([{"key": webhook.chosen, "operator": "In", "values": ["true"]}] if webhook.chosen else []),
         *([_MANAGED] if webhook.managed_only and shoot else []),

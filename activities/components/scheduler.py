@@ -12,6 +12,8 @@ NAME = "kube-scheduler"
 PORT = 10259
 SELECT = base.control_plane_labels("kubernetes", "scheduler")
 
+BIN_PACKING_SCHEDULER = "bin-packing-scheduler"
+"""Name by which pods choose the profile that fills nodes."""
 _BIN_PACKING = {
     "name": "NodeResourcesFit",
     "args": {"scoringStrategy": {"type": "MostAllocated"}},
@@ -74,6 +76,11 @@ def shoot_objects() -> list[Manifest]:
     ]
 
 
+def name_for_pods(settings: Mapping[str, Any]) -> str:
+    """Scheduler of pods that choose none, by ``Shoot.spec.kubernetes.kubeScheduler``; empty: Kubernetes' default."""
+    return BIN_PACKING_SCHEDULER if settings.get("profile") == "bin-packing" else ""
+
+
 def _configuration(settings: Mapping[str, Any]) -> Manifest:
     configuration: Manifest = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -81,10 +88,10 @@ def _configuration(settings: Mapping[str, Any]) -> Manifest:
         "clientConnection": {"kubeconfig": base.KUBECONFIG_PATH},
         "leaderElection": {"leaderElect": True},
     }
-    if settings.get("profile") == "bin-packing":
+    if name := name_for_pods(settings):
         configuration["profiles"] = [
             {"schedulerName": "default-scheduler"},
-            {"schedulerName": "bin-packing-scheduler", "pluginConfig": [_BIN_PACKING]},
+            {"schedulerName": name, "pluginConfig": [_BIN_PACKING]},
         ]
     return configuration
 

@@ -299,6 +299,7 @@ class ControlPlaneActivities:
         view = await self._clusters.cluster(task.technical_id)
         asleep = await is_asleep(self._clusters.seed, view, task)
         secrets = await self._secrets(task, view)
+        kubernetes = view.shoot["spec"]["kubernetes"]
         manager = resource_manager.ResourceManager(
             namespace=task.technical_id,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
@@ -308,6 +309,8 @@ class ControlPlaneActivities:
             server="" if view.workerless else (await secrets.generate(_webhooks_certificate(task.technical_id))).name,
             api_server=ApiNames.of(view).internal,
             taints=taints_of_system_pools(view.pools),
+            scheduler_name=scheduler.name_for_pods(kubernetes.get("kubeScheduler") or {}),
+            vertical_autoscaling=bool((kubernetes.get("verticalPodAutoscaler") or {}).get("enabled")),
         )
         objects = resource_manager.objects(manager)
         access = await self._access(resource_manager.NAME, objects)
@@ -323,10 +326,13 @@ class ControlPlaneActivities:
             gone = [*managed_resource_parts(resource_manager.WEBHOOKS), (resources.SERVICE, resource_manager.NAME)]
             await rollout.delete(self._clusters.seed, gone, task.technical_id)
         else:
-            await self._deploy_with_webhooks(task, objects, secrets.get("ca").data["bundle.crt"])
+            registration = resource_manager.webhook_objects(manager, secrets.get("ca").data["bundle.crt"])
+            await self._deploy_with_webhooks(task, objects, registration)
         return TaskResult(secrets=secrets.generated, note=note)
 
-    async def _deploy_with_webhooks(self, task: ShootTask, objects: list[dict[str, Any]], ca_bundle: bytes) -> None:
+    async def _deploy_with_webhooks(
+        self, task: ShootTask, objects: list[dict[str, Any]], wanted: list[dict[str, Any]]
+    ) -> None:
         """Apply the resource manager, and the registration of its webhooks in the shoot.
 
         While the webhooks do not answer, the API server refuses new pods of system components. So a certificate of a
@@ -335,7 +341,6 @@ class ControlPlaneActivities:
         seed, caches, namespace = self._clusters.seed, self._clusters.seed_caches, task.technical_id
         live = await seed.find(resources.DEPLOYMENT, resource_manager.NAME, namespace)
         runs = live is not None and (live.get("status") or {}).get("availableReplicas", 0) > 0
-        wanted = resource_manager.webhook_objects(namespace, ca_bundle)
         registration = managed_resource(resource_manager.WEBHOOKS, namespace, wanted)
         if await seed.find(resources.MANAGED_RESOURCE, resource_manager.WEBHOOKS, namespace) is not None:
             await rollout.apply(seed, registration)

@@ -50,6 +50,7 @@ class NamespaceActivities:
                 type="ForeignNamespace",
             )
         shoot = await self._shoot(task)
+        seed = await self._clusters.garden.find(resources.SEED, task.seed)
         project, name = project_and_shoot(task.technical_id)
         provider = shoot["spec"]["provider"]["type"]
         live = await self._clusters.seed.apply(
@@ -65,11 +66,12 @@ class NamespaceActivities:
                         constants.SHOOT_NAMESPACE: task.shoot.namespace,
                         "project.gardener.cloud/name": project,
                         **_network_label(shoot),
+                        **zones.LABELS,
                         # The VPN server creates a tunnel device, which no other level allows. The policy
                         # ``control-plane-pods.gardener.cloud`` allows this device, and no other such access.
                         **pod_security("privileged" if shoot["spec"]["provider"].get("workers") else "restricted"),
                     },
-                    "annotations": {constants.SHOOT_UID: task.shoot.uid, **zones.annotations(shoot)},
+                    "annotations": {constants.SHOOT_UID: task.shoot.uid, **zones.annotations(shoot, seed, found)},
                 },
             },
             manager=MANAGER,

@@ -1,25 +1,53 @@
-"""Zones of its seed to which a control plane is pinned: annotations of its namespace, and affinities of its pods.
+"""Zones of its seed in which a control plane runs: annotations of its namespace, and affinities of its pods.
 
 Source: spec/resource-manager.md 7 (high availability).
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from activities.components.base import Manifest
+from api.high_availability import CONSIDER, FAILURE_TOLERANCE_TYPE, ZONE_PINNING, ZONES
 from api.labels import ZONE
 
-_PREFIX = "high-availability-config.resources.gardener.cloud"
-ZONES = f"{_PREFIX}/zones"
-"""Annotation of a namespace: zones of its pods, with commas between them."""
-ZONE_PINNING = f"{_PREFIX}/zone-pinning"
-"""Annotation of a namespace: ``true`` if its pods may run in its zones alone."""
+_OF_ZONE_FAILURES = 3
+"""Number of zones of a control plane that survives the failure of a zone; the others are in one zone."""
+
+LABELS = {CONSIDER: "true"}
+"""Labels of the namespace of a control plane, so that the seed's resource manager makes workloads available."""
 
 
-def annotations(shoot: Mapping[str, Any]) -> dict[str, str]:
-    """Annotations of the namespace of a Shoot's control plane; empty if the Shoot names no zones."""
-    zones = (shoot["spec"].get("controlPlane") or {}).get("zones") or ()
-    return {ZONES: ",".join(zones), ZONE_PINNING: "true"} if zones else {}
+def annotations(
+    shoot: Mapping[str, Any], seed: Mapping[str, Any] | None, namespace: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """Annotations of the namespace of a Shoot's control plane.
+
+    ``namespace``: as it is; None before it is created. Zones that a namespace has stay. A namespace that is older than
+    its zones has all zones of its seed, since its volumes may be in each of them. A Shoot that names zones pins all of
+    its control plane to them; else the zones are those of the workloads that the webhook changes.
+    """
+    control_plane = shoot["spec"].get("controlPlane") or {}
+    available = control_plane.get("highAvailability") or {}
+    tolerance = (available.get("failureTolerance") or {}).get("type") or ""
+    made = {FAILURE_TOLERANCE_TYPE: tolerance}
+    if named := control_plane.get("zones"):
+        return made | {ZONES: ",".join(named), ZONE_PINNING: "true"}
+    offered = ((seed or {}).get("spec") or {}).get("provider", {}).get("zones") or []
+    known = (((namespace or {}).get("metadata") or {}).get("annotations") or {}).get(ZONES, "")
+    chosen = known.split(",") if known else []
+    if namespace is not None and not chosen:
+        chosen = list(offered)
+    missing = (_OF_ZONE_FAILURES if tolerance == "zone" else 1) - len(chosen)
+    others = [each for each in _in_order_of(shoot, offered) if each not in chosen]
+    chosen += others[: max(missing, 0)]
+    return made | ({ZONES: ",".join(chosen)} if chosen else {})
+
+
+def _in_order_of(shoot: Mapping[str, Any], zones: Sequence[str]) -> list[str]:
+    """The zones in an order that differs between Shoots, so that control planes are spread over a seed's zones."""
+    uid = shoot["metadata"]["uid"]
+    return sorted(zones, key=lambda zone: hashlib.sha256(f"{uid}/{zone}".encode()).digest())
 
 
 def pinned_zones(namespace: Mapping[str, Any] | None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from activities.components import base, connections
 from activities.components.base import Manifest
-from api import constants, images
+from api import constants, high_availability, images
 from api.durations import parse_duration
 from api.quantities import parse_quantity
 from kube.objects import controller_reference
@@ -389,7 +389,10 @@ def _stateful_set(etcd: Etcd, config_checksum: str, pods: int) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": _metadata(etcd, name),
+        # The Etcd says where its members run: no webhook changes that.
+        "metadata": base.metadata(
+            name, etcd["metadata"]["namespace"], labels={**_labels(etcd), high_availability.SKIP: "true"}
+        ),
         "spec": {
             "replicas": pods,
             "serviceName": peer_service_name(etcd),

@@ -131,8 +131,27 @@ class KubernetesServiceHost(ApiModel):
         return self
 
 
+class PodSchedulerName(ApiModel):
+    enabled: bool = False
+    scheduler_name: str = ""
+    """Scheduler of pods that choose none."""
+
+    @model_validator(mode="after")
+    def _has_name(self) -> Self:
+        if self.enabled and not self.scheduler_name:
+            raise ValueError("schedulerName must be set where podSchedulerName is enabled")
+        return self
+
+
 class Webhook(ApiModel):
     enabled: bool = False
+
+
+class HighAvailabilityConfig(ApiModel):
+    enabled: bool = False
+    default_not_ready_toleration_seconds: int | None = Field(default=None, ge=0)
+    default_unreachable_toleration_seconds: int | None = Field(default=None, ge=0)
+    """Seconds after which pods leave a node that is not ready, or that does not answer; None: the API server's."""
 
 
 class SystemComponentsConfig(ApiModel):
@@ -149,17 +168,19 @@ class Webhooks(ApiModel):
     crd_deletion_protection: Lacking = Field(default=Lacking(), alias="crdDeletionProtection")
     endpoint_slice_hints: Webhook = Webhook()
     extension_validation: Lacking = Lacking()
-    high_availability_config: Lacking = Lacking()
+    high_availability_config: HighAvailabilityConfig = HighAvailabilityConfig()
     kubernetes_service_host: KubernetesServiceHost = KubernetesServiceHost()
     node_agent_authorizer: Lacking = Lacking()
-    pod_kube_api_server_load_balancing: Lacking = Lacking()
-    pod_scheduler_name: Lacking = Lacking()
+    pod_kube_api_server_load_balancing: Lacking = Field(default=Lacking(), alias="podKubeAPIServerLoadBalancing")
+    pod_scheduler_name: PodSchedulerName = PodSchedulerName()
     pod_topology_spread_constraints: Webhook = Webhook()
     projected_token_mount: ProjectedTokenMount = ProjectedTokenMount()
     seccomp_profile: Webhook = Webhook()
     system_components_config: SystemComponentsConfig = SystemComponentsConfig()
-    token_invalidator: Lacking = Lacking()
-    vpa_in_place_updates: Lacking = Field(default=Lacking(), alias="vpaInPlaceUpdates")
+    token_invalidator: Webhook = Field(
+        default=Webhook(), validation_alias=AliasChoices("tokenInvalidator", "tokenValidator")
+    )
+    vpa_in_place_updates: Webhook = Field(default=Webhook(), alias="vpaInPlaceUpdates")
 
 
 class ManagedResourceController(ApiModel):
@@ -206,6 +227,12 @@ class NodeAgentAccessController(ApiModel):
         if self.enabled and not self.machine_namespace:
             raise ValueError("machineNamespace must be set where nodeAgentAccess is enabled")
         return self
+
+
+class TokenInvalidatorController(ApiModel):
+    enabled: bool = False
+    """Whether to label Secrets with static tokens. The webhook of the same name makes the tokens invalid."""
+    concurrent_syncs: int = Field(default=5, ge=1)
 
 
 class TokenRequestorController(ApiModel):
@@ -261,7 +288,9 @@ class Controllers(ApiModel):
     node_critical_components: NodeCriticalComponentsController = Field(
         default=NodeCriticalComponentsController(), validation_alias=AliasChoices("nodeCriticalComponents", "node")
     )
-    token_invalidator: Lacking = Lacking()
+    token_invalidator: TokenInvalidatorController = Field(
+        default=TokenInvalidatorController(), validation_alias=AliasChoices("tokenInvalidator", "tokenValidator")
+    )
     node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
     node_agent_access: NodeAgentAccessController = NodeAgentAccessController()
     token_requestor: TokenRequestorController = TokenRequestorController()
@@ -270,14 +299,19 @@ class Controllers(ApiModel):
 
 _SERVED = (
     "endpoint_slice_hints",
+    "high_availability_config",
     "kubernetes_service_host",
+    "pod_scheduler_name",
     "pod_topology_spread_constraints",
     "projected_token_mount",
     "seccomp_profile",
     "system_components_config",
+    "token_invalidator",
+    "vpa_in_place_updates",
 )
 _INSTEAD = {
     "webhooks.crdDeletionProtection": "admission policies of the seed do it",
+    "webhooks.podKubeAPIServerLoadBalancing": "there is no Istio, clients use the Service",
     "webhooks.extensionValidation": "schemas of the definitions and admission policies of the seed do it",
 }
 
@@ -305,6 +339,12 @@ class ResourceManagerConfig(ApiModel):
             raise ValueError("server.webhooks needs either tls or service where a webhook is enabled")
         if enabled and server.service is not None and self.target_client_connection is not None:
             raise ValueError("server.webhooks.service needs a target cluster that is the source cluster")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_labelled_and_invalidated(self) -> Self:
+        if self.controllers.token_invalidator.enabled != self.webhooks.token_invalidator.enabled:
+            raise ValueError("enable tokenInvalidator in both controllers and webhooks, or in neither")
         return self
 
     def lacking(self) -> list[str]:

@@ -106,6 +106,14 @@ async def _controllers(
             resync=config.source_client_connection.cache_resync_period.total_seconds(),
         )
         parts.append(requestor.run())
+    if wanted.token_invalidator.enabled:
+        from workers.resource_manager.token_invalidator import TokenInvalidator
+
+        parts.append(
+            TokenInvalidator(
+                target, target_caches, _target_namespaces(config), workers=wanted.token_invalidator.concurrent_syncs
+            ).run()
+        )
     if wanted.csr_approver.enabled:
         from workers.resource_manager.csr_approver import CSRApprover
 
@@ -143,10 +151,14 @@ async def _controllers(
     if wanted.garbage_collector.enabled:
         from workers.resource_manager.garbage_collector import GarbageCollector
 
-        chosen = config.target_client_connection.namespaces if config.target_client_connection else ()
-        swept: tuple[str | None, ...] = chosen or (None,)
+        swept = _target_namespaces(config)
         parts.append(GarbageCollector(target, swept, wanted.garbage_collector.sync_period).run())
     return parts
+
+
+def _target_namespaces(config: ResourceManagerConfig) -> tuple[str | None, ...]:
+    chosen = config.target_client_connection.namespaces if config.target_client_connection else ()
+    return chosen or (None,)
 
 
 async def _critical_components(target: KubeClient, config: NodeCriticalComponentsController) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.pages import check_table
 
 _TESTS = Path(__file__).parents[2]
-_FOLDERS = ("unit/resource_manager", "unit/components", "unit/api")
+_FOLDERS = ("unit/resource_manager", "unit/components", "unit/api", "unit/seed")
 TABLES = (
     "configuration",
     "ManagedResource",
@@ -18,12 +18,14 @@ TABLES = (
     "health",
     "garbage collector",
     "token requestor",
+    "token invalidator",
     "certificate requests",
     "network policies",
     "node-agent delays",
     "node-agent access",
     "node critical components",
     "webhooks",
+    "high availability",
     "deletion protection",
     "extension validation",
 )

@@ -4,13 +4,19 @@ import asyncio
 import base64
 import contextlib
 import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from activities.components import resource_manager_webhooks
 from activities.managed_resources import secrets_checksum
+from api.resources import MUTATING_WEBHOOK_CONFIGURATION, NODE
 from kube.cache import Caches
+from tests import gardens
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.webhook_cluster import Cluster, prepared
 from workers.resource_manager.config import Controllers
 from workers.resource_manager.managed_resources import ManagedResourceController
 
@@ -156,6 +162,25 @@ async def manager(source, target, clients):
     manager = Manager(source, target, clients)
     yield manager
     await manager.close()
+
+
+@pytest.fixture(scope="module")
+def cluster_server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) -> Iterator[gardens.ApiServer]:
+    """A real API server, with the namespaces and ServiceAccounts of the tests of webhooks."""
+    made = gardens.ApiServer(tmp_path_factory.mktemp("shoot"), {})
+    with made.running():
+        asyncio.run(prepared(made))
+        yield made
+
+
+@pytest.fixture
+async def cluster(cluster_server: gardens.ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster_server.client(gardens.ADMIN) as admin:
+        yield Cluster(cluster_server, admin, tmp_path)
+        for name in (resource_manager_webhooks.OF_SHOOT, resource_manager_webhooks.OF_SEED):
+            await admin.delete(MUTATING_WEBHOOK_CONFIGURATION, name)
+        for node in await admin.list(NODE):
+            await admin.delete(NODE, node["metadata"]["name"])
 
 
 def _encode(text):

@@ -199,6 +199,21 @@ def test_gardeners_configuration_is_read():
     assert config.webhooks.projected_token_mount.expiration_seconds == 43200
 
 
+@pytest.mark.row(
+    "configuration", "podKubeAPIServerLoadBalancing: not served, since control planes have no Istio; a warning says so"
+)
+def test_load_balancing_by_istio_is_not_served():
+    config = ResourceManagerConfig.model_validate({"webhooks": {"podKubeAPIServerLoadBalancing": {"enabled": True}}})
+    [text] = config.lacking()
+    assert text.startswith("webhooks.podKubeAPIServerLoadBalancing is enabled and not served: there is no Istio")
+
+
+@pytest.mark.row("configuration", "podSchedulerName: needs schedulerName")
+def test_a_scheduler_without_a_name_is_refused():
+    with pytest.raises(ValidationError, match="schedulerName must be set"):
+        ResourceManagerConfig.model_validate({"webhooks": {"podSchedulerName": {"enabled": True}}})
+
+
 @pytest.mark.row("configuration", "sourceClientConnection, targetClientConnection: namespace restriction")
 def test_the_older_name_of_namespaces_is_read():
     config = ResourceManagerConfig.model_validate({"sourceClientConnection": {"namespace": "shoot--a--b"}})

@@ -1,204 +1,44 @@
 """The webhooks at a real API server: what becomes of new pods, and of new pods while no resource manager answers."""
 
 import asyncio
-import base64
-import contextlib
-import json
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from activities.components import resource_manager
+from activities.components import resource_manager, scheduler
 from activities.components import resource_manager_webhooks as registration
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
-from api.resources import ENDPOINT_SLICE, MUTATING_WEBHOOK_CONFIGURATION, NODE, POD, SECRET
-from kube.cache import Caches
-from kube.client import KubeClient
+from activities.secrets.crypto import KeyPair
+from api.crds import crds
+from api.resources import (
+    ENDPOINT_SLICE,
+    MUTATING_WEBHOOK_CONFIGURATION,
+    SECRET,
+    VERTICAL_POD_AUTOSCALER,
+)
 from kube.errors import ApiError, Invalid
-from tests.api_servers import free_port, ready
-from tests.gardens import ADMIN, ApiServer, new_authority
+from tests.gardens import new_authority
 from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.webhook_cluster import (
+    MANAGED,
+    MANAGER,
+    SYSTEM,
+    TOKEN_DIRECTORY,
+    Cluster,
+    Object,
+    configured,
+    of_seed,
+    volumes,
+)
 from workers.lib import serving, webhook_certificates
-from workers.resource_manager.config import ResourceManagerConfig
-from workers.resource_manager.webhooks import Webhooks
 
 pytestmark = [
     pytest.mark.binaries,
     pytest.mark.usefixtures("kubernetes_is_built"),
     pytest.mark.timeout(120, func_only=True),
 ]
-
-Object = dict[str, Any]
-MANAGED = {"resources.gardener.cloud/managed-by": "gardener"}
-SYSTEM = {"worker.gardener.cloud/system-components": "true"}
-TOKEN_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
-NAMESPACES: dict[str, dict[str, str]] = {
-    "kube-system": {},
-    "default": {},
-    "closed": {"apiserver-proxy.networking.gardener.cloud/inject": "disable"},
-    "garden": {"gardener.cloud/role": "garden"},
-    "shoot--a--b": {"gardener.cloud/role": "shoot"},
-}
-
-
-def configured(objects: list[Object]) -> Object:
-    """The webhooks in the configuration that the gardenlet gives to a resource manager."""
-    [file] = [each for each in objects if each["kind"] == "ConfigMap"]
-    webhooks: Object = json.loads(file["data"]["config.yaml"])["webhooks"]
-    return webhooks
-
-
-OF_SHOOT = configured(
-    resource_manager.objects(
-        resource_manager.ResourceManager(
-            "shoot--a--b",
-            "generic",
-            server="server",
-            api_server="api.example.org",
-            taints=[{"key": "pool", "value": "system", "effect": "NoSchedule"}],
-        )
-    )
-)
-OF_SEED = configured(resource_manager.seed_objects(2))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) -> Iterator[ApiServer]:
-    made = ApiServer(tmp_path_factory.mktemp("shoot"), {})
-    with made.running():
-        asyncio.run(_prepared(made))
-        yield made
-
-
-async def _prepared(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await ready(admin)
-        for namespace, labels in NAMESPACES.items():
-            metadata: Object = {"name": namespace, "labels": labels}
-            await admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, manager="test")
-            for name in ("default", "silent", "open"):
-                account: Object = {"apiVersion": "v1", "kind": "ServiceAccount"}
-                account["metadata"] = {"name": name, "namespace": namespace}
-                if name == "silent":
-                    account["automountServiceAccountToken"] = False
-                await admin.apply(account, manager="test")
-
-
-class Cluster:
-    """Creates pods, and starts and stops the webhooks of a resource manager."""
-
-    def __init__(self, server: ApiServer, admin: KubeClient, directory: Path) -> None:
-        self.server = server
-        self.admin = admin
-        self.directory = directory
-        self.port = free_port()
-        self.authority = new_authority("ca")
-
-    async def create(self, name: str = "", namespace: str = "kube-system", **fields: Any) -> Object:
-        """Create a pod, as a dry run. ``fields``: labels, annotations and ownerReferences; the others are its spec."""
-        metadata: Object = {"namespace": namespace, **({"name": name} if name else {"generateName": "p-"})}
-        for each in ("labels", "annotations", "ownerReferences"):
-            if each in fields:
-                metadata[each] = fields.pop(each)
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**_SPEC, **fields}}
-        made: Object = await self.admin.request("POST", POD.path(namespace), query={"dryRun": "All"}, body=pod)
-        return made
-
-    async def refuses(self, **fields: Any) -> bool:
-        try:
-            await self.create(**fields)
-        except ApiError as error:
-            if "failed calling webhook" not in str(error):
-                raise
-            return True
-        return False
-
-    def show(self, authority: KeyPair) -> None:
-        """Write the files with the server's certificate, as a kubelet."""
-        shown = crypto.signed(
-            "rm",
-            ca=authority,
-            usage=Usage.SERVER,
-            algorithm=KeyAlgorithm.P256,
-            now=datetime.now(UTC),
-            validity=timedelta(days=1),
-            ip_addresses=["127.0.0.1"],
-        )
-        (self.directory / "tls.crt").write_bytes(shown.certificate)
-        (self.directory / "tls.key").write_bytes(shown.key)
-
-    async def register(self, *authorities: KeyPair) -> None:
-        """Register the webhooks, as a gardenlet does it by a ManagedResource."""
-        bundle = base64.b64encode(b"".join(each.certificate for each in authorities)).decode()
-
-        def client(path: str) -> Object:
-            return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": bundle}
-
-        made = registration.configuration(
-            registration.Registered(resource_manager.WEBHOOKS_OF_SHOOT, client, shoot=True)
-        )
-        await self.admin.apply(made, manager="test")
-
-    @contextlib.asynccontextmanager
-    async def webhooks(self, webhooks: Object, server: Object) -> AsyncIterator[None]:
-        """Serve webhooks until the end of the block."""
-        address = {"bindAddress": "127.0.0.1", "port": self.port}
-        config = ResourceManagerConfig.model_validate(
-            {"server": {"webhooks": {**address, **server}}, "webhooks": webhooks}
-        )
-        caches = Caches(self.admin)
-        serves = Webhooks(config, source=self.admin, target=self.admin, target_caches=caches)
-        task = asyncio.create_task(serves.run())
-        try:
-            async with asyncio.timeout(20):
-                await serves.ready.wait()
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await caches.close()
-
-    @contextlib.asynccontextmanager
-    async def of_shoot(self) -> AsyncIterator[None]:
-        """The webhooks of a Shoot's instance, once the API server calls them."""
-        self.show(self.authority)
-        async with self.webhooks(OF_SHOOT, {"tls": {"serverCertDir": str(self.directory)}}):
-            await self.register(self.authority)
-            await until(self.changes, 20)
-            yield
-
-    async def changes(self, namespace: str = "kube-system") -> bool:
-        """Whether the webhooks change a new pod."""
-        try:
-            made = await self.create(namespace=namespace, serviceAccountName="silent")
-        except ApiError:
-            return False
-        return "kube-api-access-gardener" in _volumes(made)
-
-
-_SPEC: Object = {
-    "initContainers": [{"name": "first", "image": "i"}],
-    "containers": [{"name": "one", "image": "i"}, {"name": "two", "image": "i"}],
-}
-
-
-@pytest.fixture
-async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with server.client(ADMIN) as admin:
-        yield Cluster(server, admin, tmp_path)
-        for name in (registration.OF_SHOOT, registration.OF_SEED):
-            await admin.delete(MUTATING_WEBHOOK_CONFIGURATION, name)
-        for node in await admin.list(NODE):
-            await admin.delete(NODE, node["metadata"]["name"])
-
-
-def _volumes(pod: Object) -> list[str]:
-    return [each["name"] for each in pod["spec"].get("volumes") or ()]
 
 
 def _containers(pod: Object) -> list[Object]:
@@ -256,7 +96,7 @@ async def test_other_pods_get_no_token_of_ours(cluster: Cluster) -> None:
     async with cluster.of_shoot():
         made = [await cluster.create(**each) for each in others]
 
-    assert all("kube-api-access-gardener" not in _volumes(each) for each in made)
+    assert all("kube-api-access-gardener" not in volumes(each) for each in made)
 
 
 @pytest.mark.row("webhooks", "kubernetes service host: all containers of all namespaces; a variable of the pod stays")
@@ -402,7 +242,7 @@ async def test_a_renewed_certificate_needs_no_restart(cluster: Cluster, monkeypa
 
         async def trusted() -> bool:
             stored = await cluster.admin.get(MUTATING_WEBHOOK_CONFIGURATION, registration.OF_SHOOT)
-            return len(stored["webhooks"]) == len(resource_manager.WEBHOOKS_OF_SHOOT)
+            return len(stored["webhooks"]) == len(MANAGER.webhooks)
 
         await until(trusted, 10)
         assert [await cluster.refuses(labels=MANAGED) for _ in range(20)] == [False] * 20
@@ -422,23 +262,6 @@ async def _is_shown_by(authority: KeyPair, port: int) -> bool:
 # The seed
 
 
-@contextlib.asynccontextmanager
-async def of_seed(cluster: Cluster) -> AsyncIterator[None]:
-    """The webhooks of a seed's instance; its Service leads to this process."""
-    service = {"name": registration.SEED_SERVICE, "namespace": "garden"}
-    spec = {"type": "ExternalName", "externalName": "localhost"}
-    await cluster.admin.apply(
-        {"apiVersion": "v1", "kind": "Service", "metadata": service, "spec": spec}, manager="test"
-    )
-    async with cluster.webhooks(OF_SEED, {"service": {**service, "port": cluster.port}}):
-
-        async def called() -> bool:
-            return await cluster.changes("shoot--a--b")
-
-        await until(called, 20)
-        yield
-
-
 @pytest.mark.row("webhooks", "seed: registered by the process, for namespaces with label gardener.cloud/role")
 async def test_a_seed_registers_its_webhooks_itself(cluster: Cluster) -> None:
     async with of_seed(cluster):
@@ -449,13 +272,14 @@ async def test_a_seed_registers_its_webhooks_itself(cluster: Cluster) -> None:
         ]
 
     assert [each["name"].split(".")[0] for each in stored["webhooks"]] == [
+        "high-availability-config",
         "projected-token-mount",
         "pod-topology-spread-constraints",
         "seccomp-profile",
         "endpoint-slice-hints",
     ]
-    assert "kube-api-access-gardener" in _volumes(in_garden)
-    assert all("kube-api-access-gardener" not in _volumes(each) for each in others)
+    assert "kube-api-access-gardener" in volumes(in_garden)
+    assert all("kube-api-access-gardener" not in volumes(each) for each in others)
 
 
 @pytest.mark.row("webhooks", "seccomp profile: RuntimeDefault for pods that choose none; not with label skip")
@@ -564,3 +388,83 @@ async def test_other_endpoint_slices_stay(cluster: Cluster) -> None:
     assert await cluster.admin.create(_slice()), "slices of other Services do not need the resource manager"
     with pytest.raises(ApiError, match="failed calling webhook"):
         await cluster.admin.create(_slice(labels=_HINTS))
+
+
+# Schedulers
+
+
+@pytest.mark.row("webhooks", "pod scheduler name: pods of all namespaces that choose none; static pods stay")
+async def test_pods_are_placed_by_the_scheduler_of_the_shoot(cluster: Cluster) -> None:
+    await cluster.admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    async with cluster.of_shoot():
+        made = [
+            await cluster.create(namespace="default"),
+            await cluster.create(namespace="closed"),
+            await cluster.create(namespace="default", schedulerName="own"),
+            await cluster.create("s", "default", annotations={"kubernetes.io/config.mirror": "a"}, nodeName="n"),
+        ]
+    later = await cluster.create(namespace="default")
+
+    names = [each["spec"]["schedulerName"] for each in made]
+    assert names == ["bin-packing-scheduler", "bin-packing-scheduler", "own", "default-scheduler"]
+    assert later["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.row("webhooks", "pod scheduler name: only in Shoots with scheduling profile bin-packing")
+def test_pods_keep_the_default_scheduler_without_the_profile() -> None:
+    plain = replace(MANAGER, scheduler_name=scheduler.name_for_pods({"profile": "balanced"}))
+
+    assert registration.POD_SCHEDULER_NAME in MANAGER.webhooks
+    assert registration.POD_SCHEDULER_NAME not in plain.webhooks
+    assert configured(resource_manager.objects(plain))["podSchedulerName"]["enabled"] is False
+
+
+# Vertical pod autoscalers
+
+
+async def _autoscaled(cluster: Cluster, policy: Object | None, namespace: str = "kube-system", **labels: str) -> Object:
+    """The update policy of a new VerticalPodAutoscaler, or an empty one."""
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
+    made: Object = await cluster.admin.create(
+        {
+            "apiVersion": "autoscaling.k8s.io/v1",
+            "kind": "VerticalPodAutoscaler",
+            "metadata": {"namespace": namespace, "generateName": "v-", "labels": labels},
+            "spec": {"targetRef": target, **({"updatePolicy": policy} if policy is not None else {})},
+        }
+    )
+    found: Object = made["spec"].get("updatePolicy") or {}
+    return found
+
+
+@pytest.mark.row("webhooks", "VPA in-place updates: InPlaceOrRecreate for Auto, Recreate or no mode; others stay")
+@pytest.mark.row("webhooks", "VPA in-place updates: not with label skip, and not in namespaces of owners")
+async def test_autoscalers_change_running_pods(cluster: Cluster) -> None:
+    for definition in crds("autoscaled shoot"):
+        await cluster.admin.apply(definition, manager="test")
+    skip = {"vpa-in-place-updates.resources.gardener.cloud/skip": "true"}
+    async with cluster.of_shoot():
+        await until(lambda: cluster.knows(VERTICAL_POD_AUTOSCALER), 20)
+        changed = [
+            await _autoscaled(cluster, policy)
+            for policy in (None, {"minReplicas": 2}, {"updateMode": "Auto"}, {"updateMode": "Recreate"})
+        ]
+        kept = [await _autoscaled(cluster, {"updateMode": mode}) for mode in ("Off", "Initial", "InPlace")]
+        others = [
+            await _autoscaled(cluster, {"updateMode": "Auto"}, **skip),
+            await _autoscaled(cluster, {"updateMode": "Auto"}, "default"),
+        ]
+
+    assert [each["updateMode"] for each in changed] == ["InPlaceOrRecreate"] * 4
+    assert changed[1]["minReplicas"] == 2
+    assert [each["updateMode"] for each in kept] == ["Off", "Initial", "InPlace"]
+    assert [each["updateMode"] for each in others] == ["Auto", "Auto"]
+
+
+@pytest.mark.row("webhooks", "VPA in-place updates: only in Shoots with Gardener's vertical pod autoscaler")
+def test_autoscalers_of_owners_keep_their_mode() -> None:
+    plain = replace(MANAGER, vertical_autoscaling=False)
+
+    assert registration.VPA_IN_PLACE_UPDATES in MANAGER.webhooks
+    assert registration.VPA_IN_PLACE_UPDATES not in plain.webhooks
+    assert configured(resource_manager.objects(plain))["vpaInPlaceUpdates"]["enabled"] is False

@@ -9,13 +9,20 @@ from api.resources import NODE, SERVICE_ACCOUNT
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Object
 from workers.lib.reviews import Refusal, Review, change
-from workers.resource_manager.config import KubernetesServiceHost, ProjectedTokenMount, SystemComponentsConfig
+from workers.resource_manager.config import (
+    KubernetesServiceHost,
+    PodSchedulerName,
+    ProjectedTokenMount,
+    SystemComponentsConfig,
+)
 
 Answer = Callable[[Review], Awaitable[dict[str, Any]]]
 
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the object with which a kubelet shows a static pod. The pod runs as it is in the kubelet's file."""
 _SYNC_SECONDS = 5.0
+_DEFAULT_SCHEDULER = "default-scheduler"
+"""The scheduler that the API server enters into pods that choose none."""
 _HASH = "pod-template-hash"
 _HOST = "KUBERNETES_SERVICE_HOST"
 _EXPIRATION = "projected-token-mount.resources.gardener.cloud/expiration-seconds"
@@ -96,6 +103,16 @@ def service_host(config: KubernetesServiceHost) -> Answer:
             variables = each.setdefault("env", [])
             if all(variable["name"] != _HOST for variable in variables):
                 variables.append({"name": _HOST, "value": config.host})
+
+    return on_new_pods(mutate)
+
+
+def default_scheduler(config: PodSchedulerName) -> Answer:
+    """Let the configured scheduler place pods that choose none. Pods that choose another scheduler keep it."""
+
+    async def mutate(pod: Object, _: Review) -> None:
+        if pod["spec"].get("schedulerName", _DEFAULT_SCHEDULER) in ("", _DEFAULT_SCHEDULER):
+            pod["spec"]["schedulerName"] = config.scheduler_name
 
     return on_new_pods(mutate)
 

@@ -16,7 +16,7 @@ from workers.lib.serving import ServingCertificate, ShownCertificate
 from workers.lib.webhook_certificates import Server, WebhookCertificates
 from workers.lib.webhook_clients import at_once
 from workers.resource_manager.config import ResourceManagerConfig, Service
-from workers.resource_manager.webhooks import endpoint_slices, pods
+from workers.resource_manager.webhooks import autoscalers, endpoint_slices, high_availability, pods, static_tokens
 from workers.resource_manager.webhooks.pods import Answer
 
 _log = logging.getLogger(__name__)
@@ -98,6 +98,15 @@ def _answers(config: ResourceManagerConfig, target: KubeClient, target_caches: C
         answers[registration.SECCOMP_PROFILE] = pods.default_seccomp_profile
     if wanted.endpoint_slice_hints.enabled:
         answers[registration.ENDPOINT_SLICE_HINTS] = endpoint_slices.hint_own_zone
+    if wanted.high_availability_config.enabled:
+        keep = high_availability.keep_available(target, target_caches, wanted.high_availability_config)
+        answers[registration.HIGH_AVAILABILITY_CONFIG] = keep
+    if wanted.token_invalidator.enabled:
+        answers[registration.TOKEN_INVALIDATOR] = static_tokens.invalidate
+    if wanted.pod_scheduler_name.enabled:
+        answers[registration.POD_SCHEDULER_NAME] = pods.default_scheduler(wanted.pod_scheduler_name)
+    if wanted.vpa_in_place_updates.enabled:
+        answers[registration.VPA_IN_PLACE_UPDATES] = autoscalers.update_in_place
     return answers
 
 
