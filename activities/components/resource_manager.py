@@ -6,7 +6,7 @@ API servers call both by webhooks, which change new pods.
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from activities.components import base, connections, network_policies, own, priority
@@ -48,6 +48,8 @@ class ResourceManager:
     """Taints of the pools on which system components run."""
     scheduler_name: str = ""
     """Scheduler of pods in the shoot that choose none; empty: Kubernetes' default."""
+    tolerations: Mapping[str, int] = field(default_factory=dict)
+    """``defaultNotReadyTolerationSeconds`` and ``defaultUnreachableTolerationSeconds``, if the Shoot has them."""
     vertical_autoscaling: bool = False
     """Whether the shoot has Gardener's vertical pod autoscaler, which can change running pods."""
 
@@ -57,6 +59,7 @@ class ResourceManager:
         if not self.workers:
             return ()
         return (
+            webhooks.HIGH_AVAILABILITY_CONFIG,
             webhooks.PROJECTED_TOKEN_MOUNT,
             webhooks.KUBERNETES_SERVICE_HOST,
             webhooks.POD_TOPOLOGY_SPREAD_CONSTRAINTS,
@@ -225,6 +228,7 @@ def _config(manager: ResourceManager) -> Manifest:
                 "podNodeSelector": _SYSTEM_COMPONENTS,
                 "podTolerations": base.tolerations_of(manager.taints),
             },
+            "highAvailabilityConfig": {"enabled": manager.workers, **manager.tolerations},
             "podSchedulerName": {
                 "enabled": webhooks.POD_SCHEDULER_NAME in manager.webhooks,
                 "schedulerName": manager.scheduler_name,

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from activities.components import base
 from activities.components.base import Manifest
+from api import high_availability
 
 NAMESPACE = "kube-system"
 
@@ -34,16 +35,21 @@ _IN_GROUP = {
 encrypted resource they read nothing."""
 
 
-def namespaces() -> list[Manifest]:
-    """``kube-system`` with our labels. It stays when its ManagedResource is deleted."""
+def namespaces(zones: Collection[str] | None) -> list[Manifest]:
+    """``kube-system`` with our labels. It stays when its ManagedResource is deleted.
+
+    ``zones``: those of the pools on which system components run; None if the Shoot has no workers.
+    """
+    available = {} if zones is None else {high_availability.CONSIDER: "true"}
+    annotations = {high_availability.ZONES: ",".join(sorted(set(zones)))} if zones else {}
     return [
         {
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": base.metadata(
                 NAMESPACE,
-                labels={"gardener.cloud/purpose": NAMESPACE},
-                annotations={"resources.gardener.cloud/keep-object": "true"},
+                labels={"gardener.cloud/purpose": NAMESPACE, **available},
+                annotations={"resources.gardener.cloud/keep-object": "true", **annotations},
             ),
         }
     ]

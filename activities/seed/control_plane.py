@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -310,6 +310,7 @@ class ControlPlaneActivities:
             api_server=ApiNames.of(view).internal,
             taints=taints_of_system_pools(view.pools),
             scheduler_name=scheduler.name_for_pods(kubernetes.get("kubeScheduler") or {}),
+            tolerations=_tolerations(kubernetes.get("kubeAPIServer") or {}),
             vertical_autoscaling=bool((kubernetes.get("verticalPodAutoscaler") or {}).get("enabled")),
         )
         objects = resource_manager.objects(manager)
@@ -720,6 +721,12 @@ def _webhooks_certificate(namespace: str) -> Certificate:
         signed_by=SignedBy.CURRENT,
         dns_names=_service_names(resource_manager.NAME, namespace),
     )
+
+
+def _tolerations(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Times that the Shoot sets for its API server, after which pods leave a node that does not answer."""
+    names = ("defaultNotReadyTolerationSeconds", "defaultUnreachableTolerationSeconds")
+    return {name: settings[name] for name in names if settings.get(name) is not None}
 
 
 def _component_certificate(name: str, namespace: str) -> Certificate:

@@ -88,6 +88,12 @@ def taints_of_system_pools(pools: Sequence[Mapping[str, Any]]) -> list[Mapping[s
     ]
 
 
+def zones_of_system_pools(pools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Zones of the pools on which system components may run."""
+    system = (pool for pool in pools if (pool.get("systemComponents") or {}).get("allow", True))
+    return sorted({zone for pool in system for zone in pool.get("zones") or ()})
+
+
 def may_grow(shoot: Mapping[str, Any]) -> bool:
     """Whether a pool of the Shoot has a maximum above its minimum: the cluster autoscaler decides its size."""
     return any(pool["maximum"] > pool["minimum"] for pool in shoot["spec"]["provider"].get("workers") or ())

@@ -24,7 +24,7 @@ from activities.heartbeat import heartbeating
 from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import observability, rollout
-from activities.seed.facts import ApiNames, Networks, taints_of_system_pools
+from activities.seed.facts import ApiNames, Networks, taints_of_system_pools, zones_of_system_pools
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
@@ -57,7 +57,9 @@ class ShootSystemActivities:
     @activity.defn
     async def deploy_shoot_namespaces(self, task: ShootTask) -> TaskResult:
         """Label the namespaces in which system components run."""
-        await self._hand_over(task, _NAMESPACES, shoot_system.namespaces())
+        view = await self._clusters.cluster(task.technical_id)
+        zones = None if view.workerless else zones_of_system_pools(view.pools)
+        await self._hand_over(task, _NAMESPACES, shoot_system.namespaces(zones))
         return TaskResult()
 
     @activity.defn

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from activities.components import shoot_system
+from activities.seed.facts import zones_of_system_pools
 from api.high_availability import (
     CONSIDER,
     FAILURE_TOLERANCE_TYPE,
@@ -18,7 +20,7 @@ from api.resources import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, STATEFUL_SET
 from kube.errors import ApiError, Invalid
 from tests.unit.components.test_connections import OBJECTS
 from tests.unit.kube.waiting import until
-from tests.unit.resource_manager.webhook_cluster import Cluster, Object, of_seed
+from tests.unit.resource_manager.webhook_cluster import MANAGED, Cluster, Object, of_seed
 
 pytestmark = [
     pytest.mark.binaries,
@@ -59,10 +61,11 @@ def workload(kind: str = "Deployment", replicas: int = 1, *, of_type: str = "", 
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-async def created(cluster: Cluster, obj: Object) -> Object:
+async def created(cluster: Cluster, obj: Object, namespace: str = NAMESPACE) -> Object:
     """The spec of a new object, after a dry run."""
-    path = KINDS[obj["kind"]].path(NAMESPACE)
-    made: Object = await cluster.admin.request("POST", path, query={"dryRun": "All"}, body=obj)
+    path = KINDS[obj["kind"]].path(namespace)
+    body = {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
+    made: Object = await cluster.admin.request("POST", path, query={"dryRun": "All"}, body=body)
     spec: Object = made["spec"]
     return spec
 
@@ -72,7 +75,7 @@ async def replicas_of(cluster: Cluster, obj: Object) -> int:
 
 
 def constraints(spec: Object) -> dict[str, tuple[str, int | None]]:
-    """What each constraint of the pods says, by its topology key."""
+    """Effect and number of domains of each constraint of the pods, by its topology key."""
     found = spec["template"]["spec"].get("topologySpreadConstraints") or ()
     return {each["topologyKey"]: (each["whenUnsatisfiable"], each.get("minDomains")) for each in found}
 
@@ -322,8 +325,7 @@ async def test_own_workloads_are_not_rolled(cluster: Cluster) -> None:
         await place(cluster, tolerance="zone", zones="a,b,c")
         for given in OBJECTS:
             if given["kind"] in ("Deployment", "StatefulSet"):
-                moved = {**given, "metadata": {**given["metadata"], "namespace": NAMESPACE}}
-                found[given["metadata"]["name"]] = given["spec"], await created(cluster, moved)
+                found[given["metadata"]["name"]] = given["spec"], await created(cluster, given)
 
     assert {"etcd-main", "kube-apiserver", "gardener-resource-manager"} <= set(found)
     for name, (given, made) in found.items():
@@ -332,3 +334,32 @@ async def test_own_workloads_are_not_rolled(cluster: Cluster) -> None:
             before, after = (each.get(field) for each in pods)
             assert after == before, f"{field} of {name}"
         assert made["replicas"] == given["replicas"], name
+
+
+@pytest.mark.row("high availability", "Shoot: workloads of ManagedResources in kube-system, by zones of system pools")
+async def test_system_components_of_a_shoot_are_spread(cluster: Cluster) -> None:
+    pools: list[Object] = [
+        {"zones": ["b"]},
+        {"zones": ["a"], "systemComponents": {"allow": True}},
+        {"zones": ["c"], "systemComponents": {"allow": False}},
+    ]
+    [namespace] = shoot_system.namespaces(zones_of_system_pools(pools))
+    async with cluster.of_shoot():
+        await cluster.admin.apply(namespace, manager="gardenlet")
+        given = [workload(of_type="controller", labels=labels) for labels in (MANAGED, {}, {**MANAGED, SKIP: ""})]
+        managed, *others = [await created(cluster, each, "kube-system") for each in given]
+
+    assert managed["replicas"] == 2
+    assert constraints(managed) == {HOST: _SOFT, ZONE: ("DoNotSchedule", 2)}
+    assert zones(managed) == [], "owners may have nodes in other zones"
+    [toleration] = managed["template"]["spec"]["tolerations"]
+    assert (toleration["key"], toleration["tolerationSeconds"]) == ("node.kubernetes.io/not-ready", 7)
+    assert [each["replicas"] for each in others] == [1, 1]
+
+
+def test_a_shoot_without_workers_has_no_such_namespace() -> None:
+    [namespace] = shoot_system.namespaces(None)
+    assert CONSIDER not in namespace["metadata"]["labels"]
+    [without_zones] = shoot_system.namespaces([])
+    assert without_zones["metadata"]["labels"][CONSIDER] == "true"
+    assert ZONES not in without_zones["metadata"]["annotations"]

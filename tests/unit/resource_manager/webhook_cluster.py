@@ -50,6 +50,7 @@ MANAGER = resource_manager.ResourceManager(
     api_server="api.example.org",
     taints=[{"key": "pool", "value": "system", "effect": "NoSchedule"}],
     scheduler_name=scheduler.name_for_pods({"profile": "bin-packing"}),
+    tolerations={"defaultNotReadyTolerationSeconds": 7},
     vertical_autoscaling=True,
 )
 OF_SHOOT = configured(resource_manager.objects(MANAGER))

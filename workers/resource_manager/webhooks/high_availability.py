@@ -24,7 +24,7 @@ _SYNC_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Place:
-    """What a namespace says about the availability of its workloads."""
+    """Annotations of a namespace about the availability of its workloads."""
 
     tolerance: str | None = None
     """``node``, ``zone``, or empty if no failure must be survived; None if the namespace does not say."""
