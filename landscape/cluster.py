@@ -308,9 +308,9 @@ class Cluster:
             "cert-dir": str(root / "pki"),
             "hostname-override": node.name,
             "node-ip": node.address,
+            # The Seed has the zones of its nodes, and pods of control planes may be pinned to them.
+            "node-labels": f"{ZONE}={node.zone}",
         }
-        if cluster.is_zonal:
-            flags["node-labels"] = f"{ZONE}={node.zone}"
         return self._spec("kubelet", flags, node=node, GOGC="40")
 
     def _proxy(self, node: NodePlan | None) -> ProcessSpec:
