@@ -65,6 +65,13 @@ class Shoot:
         manifest["spec"].update(spec)
         return manifest
 
+    def without_workers(self, **spec: Any) -> dict[str, Any]:
+        """``manifest`` of a control plane alone."""
+        manifest = self.manifest(**spec)
+        del manifest["spec"]["provider"]["workers"], manifest["spec"]["networking"]
+        del manifest["spec"]["credentialsBindingName"]
+        return manifest
+
     def apply(self, manifest: dict[str, Any]) -> None:
         self.garden("apply", "-f", "-", stdin=json.dumps(manifest))
 

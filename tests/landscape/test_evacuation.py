@@ -20,10 +20,7 @@ def evacuees(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> 
     shoots = [Shoot(landscape, f"evacuee-{number}", tmp_path_factory.mktemp("kubeconfigs")) for number in range(3)]
     try:
         for each in shoots:
-            manifest = each.manifest(seedName=LEFT)
-            del manifest["spec"]["provider"]["workers"], manifest["spec"]["networking"]
-            del manifest["spec"]["credentialsBindingName"]
-            each.apply(manifest)
+            each.apply(each.without_workers(seedName=LEFT))
         for each in shoots:
             each.wait_for_state("Succeeded", CREATION)
         yield shoots

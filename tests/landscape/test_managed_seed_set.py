@@ -1,6 +1,7 @@
 """A ManagedSeedSet grows to two seeds, rolls a changed template by a partition, and is scaled in to nothing.
 
-The manifest is that of examples/managed-seed. The controller-manager, the gardenlets of the landscape and the gardenlet
+A SeedAutoscaler makes it grow: its seed has a Shoot, and no place for another one. The manifests are those of
+examples/managed-seed. The controller-manager, the gardenlets of the landscape and the gardenlet
 of the new seed are killed while the set grows from one seed to two.
 """
 
@@ -8,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from api.decisions.managed_seeds import identity_name, token_id
 from tests.landscape.conftest import Landscape
 from tests.landscape.kills import CONTROLLER_MANAGER, GARDENLETS, kill
 from tests.landscape.seed_shoots import EXAMPLES, GARDEN, READY_SECONDS, SeedShoot, example, objects
-from tests.landscape.shoots import CREATION, DELETION, eventually
+from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(900, func_only=True)]
 
@@ -71,6 +73,7 @@ class SeedSet:
         return [each for each in self.replicas if each.find("seed", each.name)]
 
     def delete(self) -> None:
+        self.kubectl("delete", "seedautoscaler", NAME, "--ignore-not-found")
         seconds = len(self.replicas) * _REMOVAL
         arguments = ("delete", "managedseedset", NAME, "--ignore-not-found", f"--timeout={seconds:.0f}s")
         self.kubectl(*arguments, timeout=seconds + 10)
@@ -94,18 +97,24 @@ def seeds(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
         made.delete()
 
 
-def test_a_set_of_one_grows_though_its_processes_are_killed(seeds: SeedSet) -> None:
+def test_a_set_of_one_grows_by_its_use_though_its_processes_are_killed(seeds: SeedSet, tmp_path: Path) -> None:
     """They are killed when the Shoot, the ManagedSeed and the Seed of the second replica have just been created."""
     first, second = seeds.replicas
     processes = (CONTROLLER_MANAGER, *GARDENLETS)
+    hosted = Shoot(seeds.landscape, f"on-{NAME}", tmp_path)
 
-    seeds.scale(2)
-    for created, seconds in (("shoot", 60), ("managedseed", CREATION), ("seed", READY_SECONDS)):
-        second.wait("create", f"{created}/{second.name}", seconds)
-        kill(seeds.landscape, *processes)
-    second.kill_gardenlet()
+    with hosted.created(hosted.without_workers(seedName=first.name)):
+        seeds.kubectl("apply", "-f", str(EXAMPLES / "seed-autoscaler.yaml"))
+        for created, seconds in (("shoot", 60), ("managedseed", CREATION), ("seed", READY_SECONDS)):
+            second.wait("create", f"{created}/{second.name}", seconds)
+            kill(seeds.landscape, *processes)
+        second.kill_gardenlet()
 
-    status = seeds.settle(_GROWTH)
+        status = seeds.settle(_GROWTH)
+        scaler = json.loads(seeds.kubectl("get", "seedautoscaler", NAME, "-o", "json"))
+        assert scaler["status"]["desiredReplicas"] == seeds.get()["spec"]["replicas"] == 2
+        seeds.kubectl("delete", "seedautoscaler", NAME)  # the last test scales the set
+
     assert [status[each] for each in ("replicas", "readyReplicas", "nextReplicaNumber")] == [2, 2, 2]
     assert status["currentRevision"] == status["updateRevision"]
     assert revisions(seeds) == [1]
