@@ -1,73 +1,25 @@
 """A Shoot of namespace garden becomes a seed, hosts a Shoot with a Ready node, and is a Shoot again.
 
-The manifests are those of examples/managed-seed.
+The manifests are those of examples/managed-seed. While the seed is made, the controller-manager, the gardenlets of the
+landscape and the gardenlet of the new seed are killed.
 """
 
 import json
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from api.decisions.managed_seeds import identity_name, token_id
 from landscape import plan as plans
 from tests.landscape.conftest import Landscape
+from tests.landscape.kills import CONTROLLER_MANAGER, GARDENLETS, kill
+from tests.landscape.seed_shoots import EXAMPLES, GARDEN, READY_SECONDS, SeedShoot, example
 from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually, refused
 
-pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(900, func_only=True)]
 
-EXAMPLES = Path(__file__).parents[2] / "examples/managed-seed"
-GARDEN, NAME, HOSTED = "garden", "nested", "on-nested"
-_SECONDS = 240.0
-CONDITIONS = ("GardenletReady", "ExtensionsReady", "BackupBucketsReady", "SeedSystemComponentsHealthy")
-
-
-def example(name: str) -> dict[str, Any]:
-    manifest: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
-    return manifest
-
-
-class SeedShoot(Shoot):
-    """The Shoot of namespace garden that becomes a seed."""
-
-    def __post_init__(self) -> None:
-        self.reference = f"{GARDEN}/{self.name}"
-        self.technical_id = f"shoot--garden--{self.name}"
-
-    def garden(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        return self.landscape.kubectl(GARDEN, "-n", GARDEN, *arguments, stdin=stdin, timeout=timeout)
-
-    def find(self, *what: str) -> dict[str, Any]:
-        """An object of the garden; empty if there is none."""
-        text = self.garden("get", *what, "--ignore-not-found", "-o", "json")
-        found: dict[str, Any] = json.loads(text) if text.strip() else {}
-        return found
-
-    def conditions(self, kind: str) -> dict[str, str]:
-        found = (self.find(kind, self.name).get("status") or {}).get("conditions") or ()
-        return {each["type"]: each["status"] for each in found}
-
-    def open_ports(self) -> list[int]:
-        """Ports of the central services that a machine of this Shoot reaches."""
-        plan = plans.load(self.landscape.name)
-        assert plan is not None
-        machine = min(name for pool in self.nodes().values() for name in pool)
-        command = ("exec", machine, "--", "python3", "-c", _CONNECT, plan.central_address, *map(str, plan.seed_ports))
-        said = self.landscape.kubectl("cloud", "-n", f"infra-{self.technical_id}", *command)
-        return [int(line) for line in said.split()]
-
-
-_CONNECT = """
-import socket, sys
-for port in map(int, sys.argv[2:]):
-    try:
-        socket.create_connection((sys.argv[1], port), 3).close()
-    except OSError:
-        continue
-    print(port)
-"""
+NAME, HOSTED = "nested", "on-nested"
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +32,19 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def seed(shoot: SeedShoot) -> Iterator[SeedShoot]:
-    shoot.apply(example("managed-seed"))
+    """The Shoot, on its way to a seed. All processes that make it a seed are killed at each of their steps."""
+    processes = (CONTROLLER_MANAGER, *GARDENLETS)
     try:
+        shoot.apply(example("managed-seed"))
+        shoot.wait("create", f"secret/{identity_name(NAME)}", 60)
+        kill(shoot.landscape, *processes)
+        gardenlet = ("-n", GARDEN, "wait", "--for=create", "deployment/gardenlet", "--timeout=120s")
+        shoot.kubectl(*gardenlet, timeout=130)
+        kill(shoot.landscape, *processes)
+        shoot.wait("create", f"seed/{NAME}", READY_SECONDS)
+        shoot.wait("jsonpath={.status.lastOperation.state}=Processing", f"seed/{NAME}", 60)
+        kill(shoot.landscape, *processes)
+        shoot.kill_gardenlet()
         yield shoot
     finally:
         delete_managed_seed(shoot)
@@ -90,14 +53,9 @@ def seed(shoot: SeedShoot) -> Iterator[SeedShoot]:
 @pytest.fixture(scope="module")
 def hosted(seed: SeedShoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     made = Shoot(seed.landscape, HOSTED, tmp_path_factory.mktemp("kubeconfigs"))
-    eventually(lambda: is_ready(seed), "the Seed is ready", _SECONDS)
+    eventually(seed.is_ready, "the Seed is ready", READY_SECONDS)
     with made.created(example("shoot-on-it")):
         yield made
-
-
-def is_ready(seed: SeedShoot) -> bool:
-    found = seed.conditions("seed")
-    return all(found.get(each) == "True" for each in CONDITIONS)
 
 
 def delete_managed_seed(seed: SeedShoot) -> None:
@@ -106,12 +64,28 @@ def delete_managed_seed(seed: SeedShoot) -> None:
 
 
 def test_a_shoot_becomes_a_seed(seed: SeedShoot) -> None:
-    eventually(lambda: is_ready(seed), "the Seed is ready", _SECONDS)
+    eventually(seed.is_ready, "the Seed is ready", READY_SECONDS)
     eventually(lambda: seed.conditions("managedseed").get("SeedRegistered") == "True", "the ManagedSeed says so", 30)
     eventually(lambda: seed.conditions("shoot").get("GardenletReady") == "True", "and the Shoot does", 30)
     pods = json.loads(seed.kubectl("-n", GARDEN, "get", "pods", "-l", "role=gardenlet", "-o", "json"))["items"]
     assert [each["status"]["phase"] for each in pods] == ["Running"]
     assert len(seed.open_ports()) == 4
+
+
+def test_a_seed_whose_processes_were_killed_has_nothing_twice(seed: SeedShoot) -> None:
+    deployed = json.loads(seed.kubectl("-n", GARDEN, "get", "deployments", "-l", "role=gardenlet", "-o", "json"))
+    buckets = json.loads(seed.garden("get", "backupbuckets", "-o", "json"))["items"]
+    uid = seed.find("seed", NAME)["metadata"]["uid"]
+    token = f"secret/bootstrap-token-{token_id(NAME)}"
+
+    assert [each["metadata"]["name"] for each in deployed["items"]] == ["gardenlet"]
+    assert [each["metadata"]["name"] for each in buckets if each["spec"]["seedName"] == NAME] == [uid]
+    assert len(seed.machines()) == 2
+    installed = seed.installed()
+    assert "provider-local" in installed
+    assert len(set(installed)) == len(installed)
+    # The gardenlet has its certificate, so its token is good for nothing any more.
+    seed.landscape.kubectl(GARDEN, "-n", "kube-system", "wait", "--for=delete", token, "--timeout=30s")
 
 
 def test_a_shoot_that_is_a_seed_is_not_deleted(seed: SeedShoot) -> None:
@@ -147,7 +121,7 @@ def test_a_seed_becomes_a_shoot_again(hosted: Shoot, seed: SeedShoot) -> None:
     delete_managed_seed(seed)
 
     assert not seed.find("seed", NAME)
-    assert not seed.find("secret", f"{NAME}.managed-seed")
+    assert not seed.find("secret", identity_name(NAME))
     assert GARDEN not in seed.kubectl("get", "namespaces", "-o", "name")
     eventually(lambda: not seed.open_ports(), "its machines reach no central service any more", 30)
     eventually(lambda: "GardenletReady" not in seed.conditions("shoot"), "the Shoot shows no Seed", CREATION)
