@@ -1,6 +1,5 @@
 """Rights of node agents, as a real API server decides about them that asks the node-agent authorizer."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 
 from api.resources import (
     CERTIFICATE_SIGNING_REQUEST,
-    LEASE,
     MACHINE,
     NODE,
     POD,
@@ -30,12 +28,12 @@ from tests.node_agents import (
     asks,
     decision,
     granted,
-    lease,
     machine,
     refused,
     requested,
 )
 from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.test_webhooks_at_an_api_server import is_shown_by
 from workers.lib import serving
 
 pytestmark = [
@@ -241,14 +239,14 @@ async def test_a_new_authority_needs_no_restart(
         await until(lambda: _reloaded(shoot, admin, 1), 90)
         shoot.show(new)
         shoot.authority = new
-        async with shoot.agent(OWN) as agent:
-            for _ in range(20):
-                await agent.apply_blindly(lease(f"gardener-node-agent-{OWN}"), manager="test")
-                await asyncio.sleep(0.1)  # the answers of the authorizer are kept for a while
-            shoot.mount(new)
-            await until(lambda: _reloaded(shoot, admin, 2), 90)
-            await agent.apply_blindly(lease(f"gardener-node-agent-{OWN}"), manager="test")
-    assert await admin.get(LEASE, f"gardener-node-agent-{OWN}", "kube-system")
+        await until(lambda: is_shown_by(new, shoot.port), 10)
+        # Each review differs from the others, because the API server keeps answers for 30 s.
+        for number in range(20):
+            assert await allowed(admin, ("create",), "events", namespace=f"before-{number}")
+        shoot.mount(new)
+        await until(lambda: _reloaded(shoot, admin, 2), 90)
+        for number in range(20):
+            assert await allowed(admin, ("create",), "events", namespace=f"after-{number}")
     # The next resource manager is asked by a new connection, which has to trust the new authority alone.
     async with shoot.resource_manager(admin), shoot.agent(OTHER) as agent:
         await until(lambda: _may(agent.get(NODE, OTHER)), 10)

@@ -237,7 +237,7 @@ async def test_a_renewed_certificate_needs_no_restart(cluster: Cluster, monkeypa
         new = new_authority("new ca")
         await cluster.register(new, cluster.authority)
         cluster.show(new)
-        await until(lambda: _is_shown_by(new, cluster.port), 10)
+        await until(lambda: is_shown_by(new, cluster.port), 10)
         await cluster.register(new)
 
         async def trusted() -> bool:
@@ -248,7 +248,7 @@ async def test_a_renewed_certificate_needs_no_restart(cluster: Cluster, monkeypa
         assert [await cluster.refuses(labels=MANAGED) for _ in range(20)] == [False] * 20
 
 
-async def _is_shown_by(authority: KeyPair, port: int) -> bool:
+async def is_shown_by(authority: KeyPair, port: int) -> bool:
     """Whether the server shows a certificate of this authority."""
     context = ssl.create_default_context(cadata=authority.certificate.decode())
     try:
