@@ -6,6 +6,7 @@ import pytest
 
 from activities.components import shoot_system
 from activities.seed.facts import zones_of_system_pools
+from api.crds import crds
 from api.high_availability import (
     CONSIDER,
     FAILURE_TOLERANCE_TYPE,
@@ -16,10 +17,11 @@ from api.high_availability import (
     ZONE_PINNING,
     ZONES,
 )
-from api.resources import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, STATEFUL_SET
+from api.resources import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, MANAGED_RESOURCE, STATEFUL_SET
 from kube.errors import ApiError, Invalid
 from tests.unit.components.test_connections import OBJECTS
 from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.at_api_server import Manager
 from tests.unit.resource_manager.webhook_cluster import MANAGED, Cluster, Object, of_seed
 
 pytestmark = [
@@ -334,6 +336,31 @@ async def test_own_workloads_are_not_rolled(cluster: Cluster) -> None:
             before, after = (each.get(field) for each in pods)
             assert after == before, f"{field} of {name}"
         assert made["replicas"] == given["replicas"], name
+
+
+@pytest.mark.row(
+    "high availability", "a workload of a ManagedResource is written once, although the webhook changes it"
+)
+async def test_the_resource_manager_does_not_write_against_its_webhook(cluster: Cluster) -> None:
+    for definition in crds("seed"):
+        if definition["spec"]["names"]["kind"] == MANAGED_RESOURCE.kind:
+            await cluster.admin.apply(definition, manager="test")
+    manager = Manager(cluster.admin, NAMESPACE)
+    async with of_seed(cluster):
+        await place(cluster, tolerance="node", zones="a")
+        await manager.start()
+        try:
+            await manager.write(workload(of_type="server"))
+            await manager.runs()
+            first = await cluster.admin.get(DEPLOYMENT, "w", NAMESPACE)
+            await manager.reconciled()
+            second = await cluster.admin.get(DEPLOYMENT, "w", NAMESPACE)
+        finally:
+            await manager.stop()
+
+    assert first["spec"]["replicas"] == 2
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    await cluster.admin.delete(DEPLOYMENT, "w", NAMESPACE)
 
 
 @pytest.mark.row("high availability", "Shoot: workloads of ManagedResources in kube-system, by zones of system pools")
