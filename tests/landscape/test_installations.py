@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from landscape import pki
-from landscape.lifecycle import processes_of, require
+from landscape.lifecycle import require
 from landscape.plan import SEEDS
 from tests.landscape.conftest import Landscape
 from tests.landscape.installations import (
@@ -25,6 +24,7 @@ from tests.landscape.installations import (
     register,
     unregister,
 )
+from tests.landscape.kills import CONTROLLER_MANAGER, GARDENLETS, kill
 from tests.landscape.shoots import CREATION, Shoot, background, eventually
 from tests.registries import CONFIG_MAP, Registry
 
@@ -122,34 +122,38 @@ def test_extensions_that_cannot_be_installed_say_what_to_do_and_others_go_on(
 def test_each_installation_ends_well_though_gardenlets_and_controller_manager_are_killed(landscape: Landscape) -> None:
     """They are killed while installations are made, and while they are deleted."""
     names = [f"killed-{number}" for number in range(3)]
-    victims = ("garden/controller-manager", *(f"{seed}/gardenlet" for seed in SEEDS))
 
     for name in names:
         register(landscape, name, raw_chart(NOTES))
-    _kill(landscape, victims, lambda: bool(installations(landscape, *names)))
-    _kill(landscape, victims, lambda: any(conditions(each) for each in installations(landscape, *names)))
+    _kill(landscape, lambda: bool(installations(landscape, *names)))
+    _kill(landscape, lambda: any(conditions(each) for each in installations(landscape, *names)))
     for name in names:
         eventually(lambda: everywhere(landscape, name, GOOD), f"the installations of {name}", 120)
     for each in installations(landscape, *names):
         seed, namespace = each["spec"]["seedRef"]["name"], f"extension-{each['metadata']['name']}"
         landscape.kubectl(seed, "-n", namespace, "get", "configmap", "notes")
+    for seed in SEEDS:
+        assert len(_installed(landscape, seed, "namespaces")) == len(names), "each installation has one namespace"
+        assert len(_installed(landscape, seed, "managedresources")) == len(names), "and one ManagedResource"
 
     landscape.kubectl("garden", "delete", "controllerregistrations", *names, "--wait=false")
-    _kill(landscape, victims, lambda: len(installations(landscape, *names)) < len(names) * len(SEEDS))
+    _kill(landscape, lambda: len(installations(landscape, *names)) < len(names) * len(SEEDS))
     eventually(lambda: not installations(landscape, *names), "the end of the installations", 120)
     eventually(lambda: not _registered(landscape, names), "the end of the registrations", 30)
     landscape.kubectl("garden", "delete", "controllerdeployments", *names, "--timeout=30s")
     for seed in SEEDS:
-        left = landscape.kubectl(seed, "get", "namespaces,managedresources", "-A", "-o", "name")
-        assert not [each for each in left.split() if "killed-" in each]
+        assert not _installed(landscape, seed, "namespaces,managedresources")
 
 
-def _kill(landscape: Landscape, victims: tuple[str, ...], when: Callable[[], bool]) -> None:
+def _installed(landscape: Landscape, seed: str, kinds: str) -> list[str]:
+    """Objects of these kinds that a seed has for the installations, which processes were killed for."""
+    found = landscape.kubectl(seed, "get", kinds, "-A", "-o", "name")
+    return [each for each in found.split() if "killed-" in each]
+
+
+def _kill(landscape: Landscape, when: Callable[[], bool]) -> None:
     eventually(when, "the moment in which the processes are killed", 60)
-    processes = processes_of(require(landscape.name))
-    for each in victims:
-        eventually(lambda: processes.get(each).alive, f"{each} runs", 20)
-        assert processes.send(processes.get(each), signal.SIGKILL), f"{each} was not killed"
+    kill(landscape, CONTROLLER_MANAGER, *GARDENLETS)
 
 
 def _registered(landscape: Landscape, names: list[str]) -> list[str]:

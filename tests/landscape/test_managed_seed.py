@@ -1,7 +1,7 @@
 """A Shoot of namespace garden becomes a seed, hosts a Shoot with a Ready node, and is a Shoot again.
 
-The manifests are those of examples/managed-seed. While the seed is made, the controller-manager, the gardenlets of the
-landscape and the gardenlet of the new seed are killed.
+The manifests are those of examples/managed-seed. While the seed is made and removed, the controller-manager, the
+gardenlets of the landscape and the gardenlet of the new seed are killed.
 """
 
 import json
@@ -14,7 +14,7 @@ from api.decisions.managed_seeds import identity_name, token_id
 from landscape import plan as plans
 from tests.landscape.conftest import Landscape
 from tests.landscape.kills import CONTROLLER_MANAGER, GARDENLETS, kill
-from tests.landscape.seed_shoots import EXAMPLES, GARDEN, READY_SECONDS, SeedShoot, example
+from tests.landscape.seed_shoots import EXAMPLES, GARDEN, READY_SECONDS, SeedShoot, example, objects
 from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually, refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(900, func_only=True)]
@@ -117,11 +117,24 @@ def test_a_managed_seed_with_a_shoot_is_not_deleted(hosted: Shoot, seed: SeedSho
 
 def test_a_seed_becomes_a_shoot_again(hosted: Shoot, seed: SeedShoot) -> None:
     hosted.remove()
+    uid = seed.find("seed", NAME)["metadata"]["uid"]
+    processes = (CONTROLLER_MANAGER, *GARDENLETS)
 
-    delete_managed_seed(seed)
+    seed.garden("delete", "managedseed", NAME, "--wait=false")
+    seed.wait("jsonpath={.metadata.deletionTimestamp}", f"seed/{NAME}", 60)
+    kill(seed.landscape, *processes)
+    seed.wait("jsonpath={.status.lastOperation.type}=Delete", f"seed/{NAME}", 60)
+    kill(seed.landscape, *processes)
+    seed.kill_gardenlet()
+    seed.wait("delete", f"seed/{NAME}", DELETION)
+    kill(seed.landscape, *processes)
+    seed.wait("delete", f"managedseed/{NAME}", DELETION)
 
     assert not seed.find("seed", NAME)
     assert not seed.find("secret", identity_name(NAME))
+    assert not seed.installed()
+    assert not objects(seed.landscape, GARDEN, uid, f"seed-{NAME}")
+    assert not list((seed.landscape.directory / "object-store/buckets").glob(f"{uid}*"))
     assert GARDEN not in seed.kubectl("get", "namespaces", "-o", "name")
     eventually(lambda: not seed.open_ports(), "its machines reach no central service any more", 30)
     eventually(lambda: "GardenletReady" not in seed.conditions("shoot"), "the Shoot shows no Seed", CREATION)

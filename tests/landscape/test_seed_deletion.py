@@ -1,10 +1,10 @@
 """A seed is used, evacuated and deleted, and nothing is left of it; then its gardenlet adds it again.
 
-The gardenlet is killed again and again while the seed is deleted.
+Gardenlet and controller-manager are killed while the seed is deleted, and while it is added.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,22 @@ import dns.query
 import pytest
 
 from tests.landscape.conftest import Landscape
+from tests.landscape.kills import CONTROLLER_MANAGER, kill
+from tests.landscape.seed_shoots import CONDITIONS
 from tests.landscape.shoots import CREATION, Shoot, eventually, refused
 
-pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(600, func_only=True)]
 
 SEED, OTHER = "seed-2", "seed-1"
-_READY_SECONDS = 120.0
+_GARDENLET = f"{SEED}/gardenlet"
+_READY_SECONDS = 240.0
 _OF_THE_GARDENLET = ("gardenlet-kubeconfig", "gardener.cloud:gardenlet-ownership")
 """Names of objects that a gardenlet keeps while it runs, also without a Seed."""
 _GONE_SECONDS = 240.0
 _LAST_KILL = 60
-"""Percent of the flow. A gardenlet that starts after the end of the flow would register its Seed again."""
+"""Percent of the deletion. A gardenlet that starts after the end of the flow would register its Seed again."""
+_KILLS = 3
+"""Number of kills. The keeper doubles the delay before a process starts again."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,28 @@ class Seed:
             live.get("metadata", {}).get("generation"),
             "Succeeded",
         )
+
+    def is_healthy(self) -> bool:
+        conditions = (self.live().get("status") or {}).get("conditions") or ()
+        found = {each["type"]: each["status"] for each in conditions}
+        return all(found.get(each) == "True" for each in CONDITIONS)
+
+    def eventually_with_kills(self, done: Callable[[], bool], what: str, seconds: float, last: int) -> None:
+        """Wait for the end of the seed's flow. Both processes are killed after a task has ended, while others run.
+
+        ``last``: percent of the flow from which they are not killed any more.
+        """
+        killed: set[int] = set()
+
+        def is_done() -> bool:
+            progress = ((self.live().get("status") or {}).get("lastOperation") or {}).get("progress", 100)
+            if progress not in killed and progress < last and len(killed) < _KILLS:
+                killed.add(progress)
+                kill(self.landscape, _GARDENLET, CONTROLLER_MANAGER)
+            return done()
+
+        eventually(is_done, what, seconds)
+        assert len(killed) == _KILLS, f"the processes were killed at {sorted(killed)} % alone"
 
     def resolves(self) -> bool:
         answer = dns.query.udp(
@@ -110,15 +137,8 @@ def seed(landscape: Landscape) -> Iterator[Seed]:
 def shoot(landscape: Landscape, seed: Seed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     """A control plane in the seed."""
     shoot = Shoot(landscape, "tenant", tmp_path_factory.mktemp("kubeconfigs"))
-    manifest = shoot.manifest(seedName=SEED)
-    del manifest["spec"]["provider"]["workers"], manifest["spec"]["networking"]
-    del manifest["spec"]["credentialsBindingName"]
-    shoot.apply(manifest)
-    try:
-        shoot.wait_for_state("Succeeded", CREATION)
+    with shoot.created(shoot.without_workers(seedName=SEED)):
         yield shoot
-    finally:
-        shoot.remove()
 
 
 def test_a_seed_in_use_is_not_deleted(seed: Seed, shoot: Shoot) -> None:
@@ -127,7 +147,6 @@ def test_a_seed_in_use_is_not_deleted(seed: Seed, shoot: Shoot) -> None:
 
 
 def test_nothing_is_left_of_an_evacuated_and_deleted_seed(seed: Seed, shoot: Shoot) -> None:
-    """Its gardenlet is killed each time that a task has ended, in the middle of the next one."""
     assert seed.live()["metadata"]["finalizers"].count("gardener") == 1
     assert seed.resolves()
     assert seed.bucket()
@@ -137,17 +156,7 @@ def test_nothing_is_left_of_an_evacuated_and_deleted_seed(seed: Seed, shoot: Sho
     eventually(lambda: not [each for each in seed.in_garden() if "BackupEntry" in each], "backups have moved", 60)
 
     seed.garden("delete", "seed", SEED, "--wait=false")
-    killed: set[int] = set()
-
-    def is_gone() -> bool:
-        progress = ((seed.live().get("status") or {}).get("lastOperation") or {}).get("progress", 100)
-        if progress not in killed and progress < _LAST_KILL:
-            killed.add(progress)
-            seed.landscape.gardener("kill", f"{SEED}/gardenlet")
-        return not seed.live()
-
-    eventually(is_gone, "the Seed is gone", _GONE_SECONDS)
-    assert killed, "the gardenlet was never killed"
+    seed.eventually_with_kills(lambda: not seed.live(), "the Seed is gone", _GONE_SECONDS, _LAST_KILL)
     shown = json.loads(shoot.gardener("seed", "show", SEED, "-o", "json"))
     assert (shown["operation"], shown["state"], shown["percent"]) == ("Delete", "Completed", 100)
     eventually(lambda: not seed.in_garden(), f"nothing of {SEED} is in the garden", 30)
@@ -157,14 +166,20 @@ def test_nothing_is_left_of_an_evacuated_and_deleted_seed(seed: Seed, shoot: Sho
     assert shoot.get()["status"]["lastOperation"]["state"] == "Succeeded"
 
 
-def test_a_deleted_seed_can_be_added_again(seed: Seed) -> None:
-    _add_again(seed)
+def test_a_deleted_seed_can_be_added_again_though_its_processes_are_killed(seed: Seed) -> None:
+    kill(seed.landscape, _GARDENLET)  # when it starts, it registers its Seed
+
+    seed.eventually_with_kills(seed.is_ready, f"{SEED} is ready", _READY_SECONDS, 100)
     live = seed.live()
     assert live["metadata"]["uid"] != seed.uid
     assert live["metadata"]["finalizers"].count("gardener") == 1
+    eventually(seed.is_healthy, f"{SEED} is healthy", 120)
+    assert seed.resolves()
+    buckets = json.loads(seed.garden("get", "backupbuckets", "-o", "json"))["items"]
+    uids = [each["metadata"]["name"] for each in buckets if each["spec"]["seedName"] == SEED]
+    assert uids == [live["metadata"]["uid"]]
 
 
 def _add_again(seed: Seed) -> None:
-    """Kill the gardenlet: when it starts, it registers its Seed."""
-    seed.landscape.gardener("kill", f"{SEED}/gardenlet")
+    kill(seed.landscape, _GARDENLET)
     eventually(seed.is_ready, f"{SEED} is ready", _READY_SECONDS)
