@@ -1,12 +1,19 @@
 """Rights of node agents, as a real API server decides about them that asks the node-agent authorizer."""
 
+import asyncio
+import base64
+import hashlib
+import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from activities.components import node_agent_policy
 from api.resources import (
     CERTIFICATE_SIGNING_REQUEST,
+    LEASE,
     MACHINE,
     NODE,
     POD,
@@ -33,8 +40,11 @@ from tests.node_agents import (
     requested,
 )
 from tests.unit.kube.waiting import until
+from tests.unit.node_agent.fake_system import FakeSystem
 from tests.unit.resource_manager.test_webhooks_at_an_api_server import is_shown_by
 from workers.lib import serving
+from workers.node_agent.agent import NodeAgent
+from workers.node_agent.config import NodeAgentConfig
 
 pytestmark = [
     pytest.mark.binaries,
@@ -179,6 +189,40 @@ async def test_a_node_agent_has_the_pods_of_its_node(shoot: Shoot, admin: KubeCl
         assert await agent.list(POD, "default", fields=f"spec.nodeName={OWN}")
         for fields in (f"spec.nodeName={OTHER}", f"spec.nodeName!={OTHER}", ""):
             assert await refused(agent.list(POD, "default", fields=fields))
+
+
+@pytest.mark.row("node-agent access", "a node agent does all its work with these rights and under its policy")
+@pytest.mark.usefixtures("authorizer")
+async def test_a_node_agent_does_its_work(shoot: Shoot, admin: KubeClient, tmp_path: Path) -> None:
+    """It waits for Secret and Node by watches, and writes Node and Lease."""
+    for each in node_agent_policy.objects():
+        await admin.apply(each, manager="test")
+    (tmp_path / "machine-name").write_text(OTHER)
+    config = NodeAgentConfig(
+        server=shoot.server.url,
+        ca_file=Path("/ca.crt"),
+        secret_name=POOLS[OTHER],
+        kubernetes_version="1.37.1",
+        state_directory=tmp_path,
+    )
+    text = json.dumps({"spec": {"files": [], "units": []}}).encode()
+    data = {"data": {"osc.yaml": base64.b64encode(text).decode()}}
+    await admin.patch(SECRET, POOLS[OTHER], "kube-system", data)
+
+    async def reported() -> bool:
+        annotations = (await admin.get(NODE, OTHER))["metadata"].get("annotations") or {}
+        lease = await admin.find(LEASE, f"gardener-node-agent-{OTHER}", "kube-system")
+        return annotations.get("checksum/cloud-config-data") == hashlib.sha256(text).hexdigest() and lease is not None
+
+    async with shoot.agent(OTHER) as client:
+        agent = NodeAgent(client, config, OTHER, FakeSystem(tmp_path / "root"), start_seconds=1, stable_seconds=0.05)
+        tasks = [asyncio.create_task(each) for each in (agent.run(), agent.keep_lease())]
+        try:
+            await until(reported, 20)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.row("node-agent access", "authorizeWithSelectors false: no lists and watches of pods")
