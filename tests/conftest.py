@@ -130,11 +130,13 @@ def landscape(run_directory: Path) -> Landscape:
     """A landscape that is up. A test that breaks a part of it repairs it."""
     if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
         return Landscape(name)
-    landscape, is_up = Landscape("test"), run_directory / "landscape"
+    landscape, is_up, begun = Landscape("test"), run_directory / "landscape", run_directory / "landscape.begun"
     with (run_directory / "landscape.up").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_up.exists():
-            landscape.down()  # a run that was killed leaves its own up, with processes of its checkout
+            if not begun.exists():
+                landscape.down()  # a run that was killed leaves its own up, with processes of its checkout
+                begun.touch()
             landscape.up()
             is_up.write_text(landscape.name)
     return landscape
