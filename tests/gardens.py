@@ -190,6 +190,14 @@ async def asks_admission(client: KubeClient) -> None:
     await until(refuses, 60)
 
 
+def show_certificate(directory: Path, authority: KeyPair) -> None:
+    """Write the files with the certificate of a server of this process, as a kubelet does from a Secret."""
+    now = datetime.now(UTC)
+    shown = crypto.signed("server", ca=authority, usage=Usage.SERVER, ip_addresses=["127.0.0.1"], now=now, **_CRYPTO)
+    (directory / "tls.crt").write_bytes(shown.certificate)
+    (directory / "tls.key").write_bytes(shown.key)
+
+
 @contextlib.asynccontextmanager
 async def controllers(client: KubeClient, run: Callable[[KubeClient, Caches], Any]) -> AsyncIterator[None]:
     """Run controllers in this process until the end of the block."""

@@ -9,20 +9,18 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from activities.components import apiserver, resource_manager
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
+from activities.secrets.crypto import KeyPair
 from api import resources
 from api.resources import MACHINE
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import Forbidden
 from tests.api_servers import free_port
-from tests.gardens import ApiServer, new_authority
+from tests.gardens import ApiServer, new_authority, show_certificate
 from tests.security.signing import cn, manifest, o, pem
 from tests.unit.components.test_apiserver import server as component
 from tests.unit.kube.waiting import until
@@ -100,17 +98,7 @@ class Shoot:
 
     def show(self, authority: KeyPair) -> None:
         """Write the certificate of the resource manager."""
-        shown = crypto.signed(
-            "rm",
-            ca=authority,
-            usage=Usage.SERVER,
-            algorithm=KeyAlgorithm.P256,
-            now=datetime.now(UTC),
-            validity=timedelta(days=1),
-            ip_addresses=["127.0.0.1"],
-        )
-        (self.directory / "tls.crt").write_bytes(shown.certificate)
-        (self.directory / "tls.key").write_bytes(shown.key)
+        show_certificate(self.directory, authority)
 
     @contextlib.asynccontextmanager
     async def resource_manager(self, admin: KubeClient, **settings: Any) -> AsyncIterator[None]:

@@ -1,10 +1,9 @@
 """Static tokens at a real API server and kube-controller-manager: which of them stop being accepted."""
 
-import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,9 @@ from pydantic import ValidationError
 from activities.components import resource_manager_webhooks as registration
 from api.resources import SECRET, SERVICE_ACCOUNT, TOKEN_REVIEW
 from kube.cache import Caches
+from kube.client import KubeClient
 from tests.api_servers import API_SERVER, free_port, process
-from tests.gardens import ADMIN
+from tests.gardens import ADMIN, controllers
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.webhook_cluster import Cluster, Object
 from workers.resource_manager.config import ResourceManagerConfig
@@ -55,16 +55,14 @@ async def tokens(cluster: Cluster) -> AsyncIterator[None]:
 async def invalidator(cluster: Cluster) -> AsyncIterator[None]:
     """Run controller and webhook of the resource manager."""
     cluster.show(cluster.authority)
-    caches = Caches(cluster.admin)
+
+    def run(client: KubeClient, caches: Caches) -> Awaitable[None]:
+        return TokenInvalidator(client, caches, [None]).run()
+
     async with cluster.webhooks(ENABLED, {"tls": {"serverCertDir": str(cluster.directory)}}, ENABLED):
         await cluster.register(cluster.authority, names=(registration.TOKEN_INVALIDATOR,))
-        task = asyncio.create_task(TokenInvalidator(cluster.admin, caches, [None]).run())
-        try:
+        async with controllers(cluster.admin, run):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await caches.close()
 
 
 async def account(cluster: Cluster, name: str, **fields: Any) -> None:

@@ -5,20 +5,18 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from activities.components import resource_manager, scheduler
 from activities.components import resource_manager_webhooks as registration
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage
+from activities.secrets.crypto import KeyPair
 from api.resources import POD, Resource
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from tests.api_servers import free_port, ready
-from tests.gardens import ApiServer, new_authority
+from tests.gardens import ApiServer, new_authority, show_certificate
 from tests.unit.kube.waiting import until
 from workers.resource_manager.config import ResourceManagerConfig
 from workers.resource_manager.webhooks import Webhooks
@@ -103,17 +101,7 @@ class Cluster:
 
     def show(self, authority: KeyPair) -> None:
         """Write the files with the server's certificate, as a kubelet."""
-        shown = crypto.signed(
-            "rm",
-            ca=authority,
-            usage=Usage.SERVER,
-            algorithm=KeyAlgorithm.P256,
-            now=datetime.now(UTC),
-            validity=timedelta(days=1),
-            ip_addresses=["127.0.0.1"],
-        )
-        (self.directory / "tls.crt").write_bytes(shown.certificate)
-        (self.directory / "tls.key").write_bytes(shown.key)
+        show_certificate(self.directory, authority)
 
     async def register(self, *authorities: KeyPair, names: tuple[str, ...] = MANAGER.webhooks) -> None:
         """Register the webhooks, as a gardenlet does it by a ManagedResource."""
