@@ -291,7 +291,8 @@ class MigrationActivities:
                 await asyncio.sleep(_TAKING_OVER_LOOK_SECONDS if taken_over else _LOOK_SECONDS)
 
         try:
-            return TaskResult(note=await heartbeating(asyncio.wait_for(following(), _FOLLOWING_SECONDS)))
+            async with asyncio.timeout(_FOLLOWING_SECONDS):
+                return TaskResult(note=await heartbeating(following()))
         except TimeoutError:
             raise ApplicationError(
                 f"{_ETCD} of shoot {task.technical_id} does not replicate from the source's etcd: {fault}",

@@ -166,11 +166,8 @@ class OperatingSystemConfigActivities:
         for cache in (nodes, secrets):
             cache.subscribe(lambda _: changed.set())
         try:
-            async with nodes, secrets:
-                await heartbeating(
-                    asyncio.wait_for(all_applied(), view.longest_update_delay + _APPLY_SECONDS),
-                    details=lambda: f"behind: {', '.join(behind[:5])}" if behind else "",
-                )
+            async with nodes, secrets, asyncio.timeout(view.longest_update_delay + _APPLY_SECONDS):
+                await heartbeating(all_applied(), details=lambda: f"behind: {', '.join(behind[:5])}" if behind else "")
         except TimeoutError:
             raise ApplicationError(
                 f"nodes of shoot {task.technical_id} have not applied the configuration of their pools: "

@@ -241,7 +241,8 @@ async def _operations(garden: KubeClient, namespace: str, name: str) -> AsyncIte
         cache.subscribe(lambda event: events.put_nowait(event.object))
         while True:
             try:
-                found = await asyncio.wait_for(events.get(), _SILENCE_SECONDS)
+                async with asyncio.timeout(_SILENCE_SECONDS):
+                    found = await events.get()
             except TimeoutError:
                 raise MoveFailed(
                     f"the garden's API server has sent no event of the Shoot for {_SILENCE_SECONDS / 60:.0f} minutes"

@@ -11,6 +11,7 @@ Source: GEP-17, "Extension Controller Watchdogs"; docs/decisions/0019-extensions
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -74,10 +75,9 @@ class Ownership:
                 changed.clear()
                 lease = self._leases.get(OWNERSHIP_LEASE, GARDEN_NAMESPACE)
                 left = None if lease is None else max(self._left(lease), 0.0)
-                try:
-                    await asyncio.wait_for(changed.wait(), left)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await changed.wait()
             return reason
         finally:
             for each in unsubscribe:

@@ -105,7 +105,8 @@ class _Lease:
             await asyncio.sleep(self._config.retry_period.total_seconds())
             limit = self._config.renew_deadline.total_seconds() - (time.monotonic() - renewed)
             try:
-                held = await asyncio.wait_for(self._try(), max(limit, 0))
+                async with asyncio.timeout(max(limit, 0)):
+                    held = await self._try()
             except (ApiError, TimeoutError) as error:
                 log.warning("renewing lease %s: %s", self._name, error or "out of time")
                 if limit <= 0:
@@ -123,7 +124,8 @@ class _Lease:
             return
         held = self._held | {"spec": self._held["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
         try:
-            await asyncio.wait_for(self._client.replace(held), 2)
+            async with asyncio.timeout(2):
+                await self._client.replace(held)
         except (ApiError, TimeoutError) as error:
             log.info("lease %s is left to expire: %s", self._name, error or "out of time")
 

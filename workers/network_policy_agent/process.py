@@ -113,7 +113,8 @@ class Agent:
         whole_at = loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), max(0.0, whole_at - loop.time()))
+                async with asyncio.timeout_at(whole_at):
+                    await self._changed.wait()
             if loop.time() >= whole_at:
                 self._written, whole_at = None, loop.time() + _WHOLE_SECONDS
             self._changed.clear()

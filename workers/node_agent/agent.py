@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import logging
@@ -84,10 +85,9 @@ class NodeAgent:
             while True:
                 self._changed.clear()
                 again = await self._attempt()
-                try:
-                    await asyncio.wait_for(self._changed.wait(), again)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(again):
+                        await self._changed.wait()
         finally:
             await asyncio.gather(self._secret.close(), self._node.close())
 

@@ -87,7 +87,8 @@ async def _cancel(handle: WorkflowHandle[Any, None]) -> None:
     """Cancel the workflow and wait for its end: two runs must not work on one object at the same time."""
     try:
         await handle.cancel()
-        await asyncio.wait_for(handle.result(), timeout=30)
+        async with asyncio.timeout(30):
+            await handle.result()
     except Exception:
         # The workflow ends as cancelled, or has ended already. While Temporal is down, no other workflow can start.
         return

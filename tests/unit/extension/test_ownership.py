@@ -295,7 +295,17 @@ def lease(renewed: datetime) -> dict[str, Any]:
 
 async def owned(*objects: dict[str, Any], passed: float = 0.0) -> str:
     """Reason that an extension knows that starts with these objects in its seed, some seconds after its start."""
-    seed, now = FakeCluster(), 1000.0
+    now = 1000.0
+    async with synced(*objects) as (_, caches):
+        ownership = Ownership(caches, lambda: now)
+        now += passed
+        return ownership.loss(CONTROL_PLANE)
+
+
+@asynccontextmanager
+async def synced(*objects: dict[str, Any]) -> AsyncIterator[tuple[FakeCluster, Caches]]:
+    """A seed with these objects, and its caches, as an extension has them."""
+    seed = FakeCluster()
     for each in objects:
         await seed.create(each)
     caches = Caches(seed)
@@ -304,11 +314,36 @@ async def owned(*objects: dict[str, Any], passed: float = 0.0) -> str:
         (resources.LEASE, "garden", f"metadata.name={OWNERSHIP_LEASE}"),
     ):
         await caches.of(kind, namespace, fields=fields).synced()
-    ownership = Ownership(caches, lambda: now)
-    now += passed
-    said = ownership.loss(CONTROL_PLANE)
-    await caches.close()
-    return said
+    try:
+        yield seed, caches
+    finally:
+        await caches.close()
+
+
+@pytest.mark.parametrize("rounds", range(5))
+async def test_a_wait_ends_when_it_is_cancelled_beside_an_event(rounds: int) -> None:
+    """``asyncio.wait_for`` of Python 3.11 loses a cancellation in the round in which the event comes."""
+    async with synced(HERE, lease(datetime.now(UTC))) as (seed, caches):
+        waiting = asyncio.create_task(Ownership(caches).until_lost(CONTROL_PLANE))
+        await asyncio.sleep(0)
+        cancelled = asyncio.Event()
+        other = "shoot--local--other"
+
+        def cancel(left: int) -> None:
+            if left:
+                asyncio.get_running_loop().call_soon(cancel, left - 1)
+            else:
+                waiting.cancel()
+                cancelled.set()
+
+        caches.of(resources.CLUSTER).subscribe(
+            lambda event: cancel(rounds) if event.object["metadata"]["name"] == other else None
+        )
+        await seed.create({**HERE, "metadata": {"name": other}})
+        await cancelled.wait()
+        ended, _ = await asyncio.wait({waiting}, timeout=5)
+        waiting.cancel()
+        assert ended, "the wait goes on, and holds the run that was cancelled"
 
 
 HERE = cluster(SOURCE, shoot(SOURCE, SOURCE))
