@@ -1,8 +1,8 @@
 """Process that prepares the ManagedSeeds of a landscape, as an operator does elsewhere.
 
 It opens the cloud's firewall for the machines of a Shoot that a ManagedSeed makes a seed: they alone reach the garden,
-Temporal and the object store. It also gives provider-local of the new seed its identity for Temporal. It runs in the
-network of the cloud, whose firewall it sets.
+Temporal and the object store. It also gives provider-local of each seed its identity for Temporal, because a seed that
+is deleted and added again has a new installation of it. It runs in the network of the cloud, whose firewall it sets.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ def by_kubeconfig(garden: KubeClient) -> Connect:
 
 
 class Identities:
-    """Controller of provider-local's identity for Temporal in each managed seed."""
+    """Controller of provider-local's identity for Temporal in each seed of the landscape and each managed seed."""
 
     def __init__(self, plan: Plan, registered: Cache, garden: KubeClient, connect: Connect) -> None:
         self._plan = plan
@@ -131,16 +131,24 @@ class Identities:
         if installation is None or installation["metadata"].get("deletionTimestamp"):
             return None
         seed = _seed_of(installation)
+        connection = self._connection(seed)
+        if connection is None:
+            return None
+        try:
+            async with connection as client:
+                await extensions.identify(client, self._plan, seed, key.name)
+        except (ApiError, click.ClickException) as error:
+            raise TryAgain(f"seed {seed}: {error}", after=_AGAIN_SECONDS) from None
+        return Requeue(_SYNC_SECONDS)
+
+    def _connection(self, seed: str) -> AbstractAsyncContextManager[KubeClient] | None:
+        """Connection to a seed; None if a ManagedSeed has made it, and is away or in deletion."""
+        if seed in {each.name for each in self._plan.seeds}:
+            return KubeClient.from_kubeconfig(self._plan.kubeconfig(seed))
         owner = self._registered.get(seed, GARDEN_NAMESPACE)
         if owner is None or owner["metadata"].get("deletionTimestamp"):
             return None
-        shoot = managed_seeds.shoot_name(owner)
-        try:
-            async with self._connect(shoot) as client:
-                await extensions.identify(client, self._plan, seed, key.name)
-        except (ApiError, click.ClickException) as error:
-            raise TryAgain(f"Shoot {GARDEN_NAMESPACE}/{shoot}: {error}", after=_AGAIN_SECONDS) from None
-        return Requeue(_SYNC_SECONDS)
+        return self._connect(managed_seeds.shoot_name(owner))
 
 
 def _seed_of(installation: Object) -> str:

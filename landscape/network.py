@@ -64,9 +64,12 @@ async def admit_seed_machines(plan: Plan, addresses: Sequence[str]) -> bool:
     All rules change at once. Connections that were open from other machines end, too.
     """
     namespace = plan.cloud.netns
-    ports = ",".join(map(str, plan.seed_ports))
-    services = f"-d {plan.central_address}/32 -p tcp -m multiport --dports {ports}"
-    rules = [f"-A {_SEED_MACHINES} -s {address}/32 {services} -j ACCEPT" for address in addresses]
+    rules = [
+        f"-A {_SEED_MACHINES} -s {address}/32 -d {service}/32 -p tcp -m multiport --dports {','.join(map(str, ports))} "
+        "-j ACCEPT"
+        for address in addresses
+        for service, ports in plan.services_for_seeds.items()
+    ]
     live = await run("iptables-save", "-t", "filter", netns=namespace)
     if [line for line in live.splitlines() if line.startswith(f"-A {_SEED_MACHINES} ")] == rules:
         return False
@@ -159,7 +162,8 @@ async def _cloud(plan: Plan) -> None:
     for the machines of seeds.
     """
     cloud, namespace = plan.cloud, plan.cloud.netns
-    routes = [f"route replace {plan.central_address}/32 via {plan.garden_link('cloud').left_address}"]
+    services = dict.fromkeys([plan.central_address, plan.object_store_address])
+    routes = [f"route replace {address}/32 via {plan.garden_link('cloud').left_address}" for address in services]
     user = plan.host_link("garden").left_address
     routes.append(f"route replace {user}/32 via {plan.host_link('cloud').left_address}")
     for seed in plan.seeds:

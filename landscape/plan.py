@@ -255,10 +255,14 @@ class Plan:
         return f"https://{self.central_address}:8234"
 
     @property
-    def seed_ports(self) -> tuple[int, ...]:
-        """Ports of the central address that a seed needs: of the garden, Temporal and the object store."""
-        urls = (f"//{self.temporal_address}", self.garden.server, self.iam_endpoint, self.object_store_endpoint)
-        return tuple(sorted(port for each in urls if (port := urlsplit(each).port)))
+    def services_for_seeds(self) -> dict[str, tuple[int, ...]]:
+        """Ports, by address, of the central services that a seed needs: the garden, Temporal and the object store."""
+        ports: dict[str, list[int]] = {}
+        for url in (f"//{self.temporal_address}", self.garden.server, self.iam_endpoint, self.object_store_endpoint):
+            place = urlsplit(url)
+            if place.hostname and place.port:
+                ports.setdefault(place.hostname, []).append(place.port)
+        return {address: tuple(sorted(found)) for address, found in ports.items()}
 
     @property
     def discovery_host(self) -> str:

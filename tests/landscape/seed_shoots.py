@@ -65,8 +65,10 @@ class SeedShoot(Shoot):
         """Ports of the central services that a machine of this Shoot reaches."""
         plan = plans.load(self.landscape.name)
         assert plan is not None
-        said = self.on_machine(self.machines()[0], _CONNECT, plan.central_address, *map(str, plan.seed_ports))
-        return [int(line) for line in said.split()]
+        machine = self.machines()[0]
+        asked = plan.services_for_seeds.items()
+        said = [self.on_machine(machine, _CONNECT, address, *map(str, ports)) for address, ports in asked]
+        return [int(port) for each in said for port in each.split()]
 
     def kill_gardenlet(self) -> None:
         """Kill the gardenlet of the new seed, a process on a machine of the Shoot; its kubelet starts it again."""

@@ -65,7 +65,13 @@ def test_no_machine_is_admitted_without(registered: list[Object], shoots: list[O
 
 
 def test_a_seed_needs_the_garden_temporal_and_both_ports_of_the_object_store() -> None:
-    assert Plan("a", 1, "1.37.1").seed_ports == (6443, 7233, 9001, 9002)
+    plan = Plan("a", 1, "1.37.1")
+    assert plan.services_for_seeds == {plan.central_address: (6443, 7233, 9001, 9002)}
+
+
+def test_buckets_have_an_address_of_their_own_where_seeds_are_closed() -> None:
+    plan = Plan("a", 1, "1.37.1", closed=True)
+    assert plan.services_for_seeds == {plan.central_address: (6443, 7233, 9001), plan.object_store_address: (9002,)}
 
 
 async def test_the_firewall_follows_machines_and_managed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,36 +96,42 @@ async def test_the_firewall_follows_machines_and_managed_seeds(monkeypatch: pyte
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_provider_local_of_a_managed_seed_gets_an_identity_for_its_seed_alone(tmp_path: Path) -> None:
-    """Other seeds get theirs by ``up``."""
-    garden, nested, asked = FakeCluster(), FakeCluster(), []
+@pytest.mark.parametrize(
+    ("seed", "asked"), [("seed", ["nested"]), ("seed-1", ["seed-1.yaml"])], ids=["a managed seed", "a seed"]
+)
+async def test_provider_local_gets_an_identity_for_its_seed_alone(
+    seed: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed of the landscape that is deleted and added again has a new installation, which ``up`` does not know."""
+    garden, connected, used = FakeCluster(), FakeCluster(), []
     plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
     plan.codec_key.parent.mkdir()
     write_key_file(plan.codec_key)
 
     @asynccontextmanager
-    async def connect(name: str) -> AsyncIterator[KubeClient]:
-        asked.append(name)
-        yield nested
+    async def connect(name: str | Path) -> AsyncIterator[KubeClient]:
+        used.append(Path(name).name)
+        yield connected
 
-    for name, seed in (("provider-local-a", "seed"), ("provider-local-b", "seed-1")):
-        spec = {"registrationRef": {"name": "provider-local"}, "seedRef": {"name": seed}}
+    monkeypatch.setattr(KubeClient, "from_kubeconfig", connect)
+    for name, each in (("provider-local-a", seed), ("provider-local-b", "of nobody")):
+        spec = {"registrationRef": {"name": "provider-local"}, "seedRef": {"name": each}}
         kind = _kind(CONTROLLER_INSTALLATION.api_version, "ControllerInstallation")
         await stored(garden, {"metadata": {"name": name}, "spec": spec, **kind})
     await stored(garden, {**REGISTERED, **_kind(MANAGED_SEED.api_version, "ManagedSeed")})
     async with Cache(garden, MANAGED_SEED, "garden") as registered:
         task = asyncio.create_task(Identities(plan, registered, garden, connect).run())
-        await until(lambda: len(nested.of(SECRET)) == 2)
+        await until(lambda: len(connected.of(SECRET)) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    assert set(asked) == {"nested"}
-    written = {each["metadata"]["name"]: each for each in nested.of(SECRET)}
+    assert set(used) == set(asked)
+    written = {each["metadata"]["name"]: each for each in connected.of(SECRET)}
     assert {each["metadata"]["namespace"] for each in written.values()} == {"extension-provider-local-a"}
     certificate = x509.load_pem_x509_certificate(
         base64.b64decode(written["provider-local-temporal-tls"]["data"]["tls.crt"])
     )
-    assert "extension:provider-local:seed" in certificate.subject.rfc4514_string()
+    assert f"extension:provider-local:{seed}" in certificate.subject.rfc4514_string()
 
 
 def _kind(api_version: str, kind: str) -> Object:
