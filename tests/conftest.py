@@ -99,6 +99,24 @@ def _place(item: pytest.Function) -> tuple[int, int]:
     return (3, 0) if _WORKFLOW in item.path.parents else (4, 0)
 
 
+class _ReasonsAtOnce:
+    """Prints why a test failed, in one line, when it fails: a run that is killed ends without pytest's report."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome not in ("passed", "skipped"):
+            reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
+            self._reporter.write_line(f"\n{report.nodeid}, {report.when}: {' '.join(reason.split())[:500]}")
+
+
+@pytest.hookimpl(trylast=True)  # the reporter is registered before
+def pytest_configure(config: pytest.Config) -> None:
+    if reporter := config.pluginmanager.get_plugin("terminalreporter"):
+        config.pluginmanager.register(_ReasonsAtOnce(reporter))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Report why tests were run again: pytest reports it only for tests that failed in the end."""
     for report in terminalreporter.stats.get("rerun", ()):
@@ -137,9 +155,22 @@ def landscape(run_directory: Path) -> Landscape:
             if not begun.exists():
                 landscape.down()  # a run that was killed leaves its own up, with processes of its checkout
                 begun.touch()
-            landscape.up()
+            with _two_attempts(run_directory, "landscape"):
+                landscape.up()
             is_up.write_text(landscape.name)
     return landscape
+
+
+@contextlib.contextmanager
+def _two_attempts(run_directory: Path, what: str) -> Iterator[None]:
+    """Make something that many tests share. After two failures the others fail at once: each would wait for minutes."""
+    attempts = run_directory / f"attempts at the shared {what}"
+    begun = len(attempts.read_text()) if attempts.exists() else 0
+    if begun == 2:
+        pytest.fail(f"the shared {what} could not be made twice: read why in the first test that needs it")
+    attempts.write_text("x" * (begun + 1))
+    yield
+    attempts.unlink()
 
 
 class Turns:
@@ -191,8 +222,9 @@ def shoot(
         pytest.fail(f"{owner.read_text()} has the shared Shoot, so {worker_id} must not use it: --dist loadfile")
     owner.write_text(worker_id)
     shoot = Shoot(landscape, "tests", tmp_path_factory.mktemp("kubeconfigs"))
-    shoot.apply(shoot.manifest(machines=2))
-    shoot.wait_for_state("Succeeded", CREATION)
+    with _two_attempts(run_directory, "Shoot"):
+        shoot.apply(shoot.manifest(machines=2))
+        shoot.wait_for_state("Succeeded", CREATION)
     yield shoot
     if not os.environ.get("GARDENER_TEST_KEEP"):
         shoot.remove()

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import dns.message
 import dns.query
+import pytest
 import yaml
 from temporalio.client import Client, RPCError
 
@@ -93,9 +94,12 @@ class Shoot:
         return live
 
     def wait_for_state(self, state: str, seconds: float) -> None:
-        """Wait for the state of the last operation."""
+        """Wait for the state of the last operation; a test that waits in vain tells what the operation waits for."""
         path = f"jsonpath={{.status.lastOperation.state}}={state}"
-        self.garden("wait", f"--for={path}", f"shoot/{self.name}", f"--timeout={seconds}s", timeout=seconds + 10)
+        try:
+            self.garden("wait", f"--for={path}", f"shoot/{self.name}", f"--timeout={seconds}s", timeout=seconds + 10)
+        except pytest.fail.Exception as failure:
+            pytest.fail(f"{failure}\n{self.gardener('flow', 'explain', self.reference)}")
 
     def wait_for_rotation(self, kind: str, phase: str, seconds: float) -> None:
         path = f"jsonpath={{.status.credentials.rotation.{kind}.phase}}={phase}"

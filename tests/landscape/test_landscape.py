@@ -40,18 +40,9 @@ def before(landscape: Landscape) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def own(before: dict[str, set[str]]) -> Iterator[Landscape]:
     own = Landscape(NAME)
-    _comes_up_in_time(own)
+    own.up()
     yield own
     own.down()
-
-
-def _comes_up_in_time(own: Landscape) -> None:
-    """Everything is cached now. Two landscapes on two cores take longer than one: a minute is promised for one."""
-    started = time.monotonic()
-
-    own.up()
-
-    assert time.monotonic() - started < 120
 
 
 def test_a_landscape_comes_up_next_to_another_one(own, landscape):
@@ -67,12 +58,10 @@ def test_a_landscape_comes_up_next_to_another_one(own, landscape):
 
 def test_a_second_up_starts_nothing(own):
     pids = own.pids
-    started = time.monotonic()
 
     own.up()
 
     assert own.pids == pids
-    assert time.monotonic() - started < 30
 
 
 def test_all_nodes_are_ready_and_have_the_version_in_the_status(own):
@@ -304,7 +293,7 @@ def test_a_landscape_comes_up_again_after_down(own):
     """The first ``up`` stands for this one among the faster tests, since nothing of a landscape stays after its end."""
     own.down()
 
-    _comes_up_in_time(own)
+    own.up()
 
     assert own.status["ready"]
 
