@@ -114,7 +114,7 @@ async def test_provider_local_gets_an_identity_for_its_seed_alone(
         yield connected
 
     monkeypatch.setattr(KubeClient, "from_kubeconfig", connect)
-    for name, each in (("provider-local-a", seed), ("provider-local-b", "of nobody")):
+    for name, each in (("provider-local-a", seed), ("provider-local-b", "of-no-landscape")):
         spec = {"registrationRef": {"name": "provider-local"}, "seedRef": {"name": each}}
         kind = _kind(CONTROLLER_INSTALLATION.api_version, "ControllerInstallation")
         await stored(garden, {"metadata": {"name": name}, "spec": spec, **kind})

@@ -116,7 +116,7 @@ async def test_the_first_table_is_a_whole_one(node: Node) -> None:
 
 async def test_a_pod_starts_when_its_rules_are_written(node: Node) -> None:
     node.server.put(POLICIES, policy(CLOSE))
-    await until(lambda: "100.96.0.2" in node.kernel.last and "ingress" in node.kernel.last)
+    await until(lambda: "100.96.0.2" in node.kernel.last and "ingress-" in node.kernel.last)
     node.server.put(PODS, pod("new", phase="Pending"))
     node.kernel.may_write.clear()
 
