@@ -45,6 +45,8 @@ class Networks:
     """``spec.networks.blockCIDRs`` of its Seed."""
     api_servers: Sequence[tuple[str, int]]
     """Addresses of its API server, with their ports."""
+    dns: str = ""
+    """Address of its DNS: where it has a DNS on each node, that one answers at this address, and no pod does."""
 
 
 def is_closed(namespace: Mapping[str, Any]) -> bool:
@@ -61,7 +63,7 @@ def policies(namespace: Mapping[str, Any], networks: Networks, shoot: Sequence[s
     """The policies of one namespace. ``shoot``: networks of the Shoot whose control plane it holds."""
     name, is_shoot = namespace["metadata"]["name"], namespace["metadata"]["labels"][ROLE] == ROLE_SHOOT
     made = {
-        "allow-to-dns": (names.TO_DNS, "the DNS of the seed", _to_dns()),
+        "allow-to-dns": (names.TO_DNS, "the DNS of the seed", _to_dns(networks)),
         "allow-to-runtime-apiserver": (names.TO_API_SERVER, "the API server of the seed", _to_servers(networks)),
         "allow-to-public-networks": (
             names.TO_PUBLIC,
@@ -109,14 +111,15 @@ def _policy(name: str, namespace: str, description: str, spec: Manifest) -> Mani
     }
 
 
-def _to_dns() -> list[Manifest]:
+def _to_dns(networks: Networks) -> list[Manifest]:
     servers = {"key": "k8s-app", "operator": "In", "values": ["kube-dns", "node-local-dns"]}
     pods = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
         "podSelector": {"matchExpressions": [servers]},
     }
     ports = [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
-    return [{"to": [pods, {"ipBlock": {"cidr": _NODE_LOCAL_DNS}}], "ports": ports}]
+    addresses = [_NODE_LOCAL_DNS, *([_single(networks.dns)] if networks.dns else [])]
+    return [{"to": [pods, *({"ipBlock": {"cidr": each}} for each in addresses)], "ports": ports}]
 
 
 def _to_servers(networks: Networks) -> list[Manifest]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from activities.clusters import Clusters
 from activities.components import network_policies
+from activities.components.coredns import cluster_dns_address
 from activities.components.network_policies import Networks
 from activities.seed.extension_objects import MANAGER
 from api import resources
@@ -93,7 +94,8 @@ class NetworkPolicyController:
             return None
         networks = seed["spec"]["networks"]
         own = [networks[each] for each in ("nodes", "pods", "services") if networks.get(each)]
-        return Networks(own=own, blocked=networks.get("blockCIDRs") or (), api_servers=servers)
+        dns = cluster_dns_address(networks["services"]) if networks.get("services") else ""
+        return Networks(own=own, blocked=networks.get("blockCIDRs") or (), api_servers=servers, dns=dns)
 
     async def _warn(self) -> None:
         """Write an Event if the Seed blocks networks, but the policies that block them are switched off."""

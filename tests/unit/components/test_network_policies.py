@@ -1,5 +1,6 @@
 """The general NetworkPolicies of namespaces of a seed."""
 
+import dataclasses
 import ipaddress
 
 import pytest
@@ -32,6 +33,16 @@ def reaches(spec, address):
         for peer in rule["to"]
         if "ipBlock" in peer
     )
+
+
+def test_pods_reach_a_dns_on_their_node_at_the_address_of_the_cluster_s_dns():
+    """No pod has this address, so a rule for pods of kube-dns does not allow it."""
+    found = made(networks=dataclasses.replace(NETWORKS, dns="100.64.0.10"))["allow-to-dns"]
+
+    assert reaches(found, "100.64.0.10")
+    assert reaches(found, "169.254.20.10")
+    assert not reaches(found, "100.64.0.11")
+    assert not reaches(made()["allow-to-dns"], "100.64.0.10")
 
 
 def test_everything_is_denied_last():
