@@ -61,12 +61,14 @@ class Applier:
         obj: Object,
         *,
         applied: Applied | None = None,
+        known: bool = True,
         force_labels: bool = False,
         force_annotations: bool = False,
     ) -> Object:
         """Create or update an object. ``applied``: its labels and annotations as they were written last.
 
-        None: the object was never written, so it is created without a look at the live object before.
+        None: the object was never written. ``known``: False if it is uncertain that the object was written, because the
+        process may have ended before. In both cases the object is created without a read of the live object before.
 
         A second run finds the object as it is to be, and writes nothing. Raises ApiError, also after an object that
         cannot be updated was deleted.
@@ -74,7 +76,7 @@ class Applier:
         resource = await self._target.resource_for(obj["apiVersion"], obj["kind"])
         for attempt in range(1, _TRIES + 1):
             try:
-                if applied is None and attempt == 1:
+                if (applied is None or not known) and attempt == 1:
                     with contextlib.suppress(AlreadyExists, Invalid):
                         return await self._target.create(obj, manager=MANAGER)
                 return await self._apply_once(obj, resource, applied or Applied(), force_labels, force_annotations)

@@ -56,6 +56,8 @@ _CACHE_SYNC_SECONDS = 10.0
 _EVENT_SECONDS = 1.0
 """Time in which the event of an object that this process wrote usually comes; then the object is read."""
 _PARALLEL_WRITES = 8
+_UNCERTAIN = frozenset({408, 429})
+"""Answers below 500 after which an object may have been written, or will be by a later request."""
 _LONGEST_MESSAGE = 32_000
 """Characters of a condition's message: the status also holds the references, and etcd takes 1.5 MB."""
 _SHORTEST_TEXT = 120
@@ -166,8 +168,12 @@ class ManagedResourceController:
         if origin is None or not origin.startswith(self._origin_prefix):
             return
         namespace, _, name = origin.removeprefix(self._origin_prefix).partition("/")
-        if name and ":" not in namespace:
+        # Users of the target cluster can write this annotation, also with a namespace that another instance serves.
+        if name and ":" not in namespace and self._serves(namespace):
             self._controller.enqueue(Key(namespace, name))
+
+    def _serves(self, namespace: str) -> bool:
+        return namespace in self._namespaces or None in self._namespaces
 
     def _apply_soon(self, key: Key) -> None:
         self._next_apply[key] = 0.0
@@ -268,8 +274,9 @@ class ManagedResourceController:
         before = (managed_resource.get("status") or {}).get("resources") or []
         wanted = {equivalences.identity(Reference.of(obj)) for obj in ours}
         stale = [
-            reference
-            for reference in map(Reference.of, before)
+            entry
+            for entry in before
+            for reference in [Reference.of(entry)]
             if equivalences.identity(reference) not in wanted | released and not _is_of_cluster(reference, ours)
         ]
         orphans = [
@@ -281,18 +288,18 @@ class ManagedResourceController:
         digest = secrets_checksum(secrets)
         status = managed_resource.get("status") or {}
         if status.get("secretsDataChecksum") != digest or before != resources:
-            managed_resource = await self._announce(managed_resource)
+            managed_resource = await self._announce(managed_resource, _announced(before, resources, equivalences))
 
         if stale and not faults:
             managed_resource = await self._prune(managed_resource, stale)
         if orphans:
             managed_resource = await self._release(managed_resource, orphans)
-        await self._write(managed_resource, ours, resources)
+        await self._write(managed_resource, ours, resources, before)
         result = _applied("True", "ApplySucceeded", "All resources are applied.")
         if faults:
             result = _applied("False", "DecodingFailed", f"Could not decode all resources: {_all_of(faults)}")
             # Stale objects may be in a document that could not be decoded: keep their references, delete nothing.
-            resources = _status_resources(ours, kept=[item for item in before if Reference.of(item) in stale])
+            resources = _status_resources(ours, kept=stale)
         managed_resource = await self._report(
             managed_resource,
             result,
@@ -366,8 +373,12 @@ class ManagedResourceController:
             managed_resource, _applied("False", "ApplyFailed", message), observedGeneration=metadata["generation"]
         )
 
-    async def _announce(self, managed_resource: Object) -> Object:
-        """Write into the conditions that the objects are about to change, and that their health is not known yet."""
+    async def _announce(self, managed_resource: Object, resources: list[Object]) -> Object:
+        """Write into the status which objects are about to be written, and that their health is not known yet.
+
+        If the process is killed after a write, the next process finds the object in the status. It would not delete the
+        object otherwise when the ManagedResource no longer holds it.
+        """
         pending = "ChecksPending", "The health checks have not yet been executed for the current set of resources."
         conditions = [
             _healthy("Unknown", *pending),
@@ -376,9 +387,9 @@ class ManagedResourceController:
         before = find_condition(managed_resource, CONDITION_APPLIED)
         if before.get("status") != "False":  # the text of an earlier failure stays until that is fixed
             conditions.append(_applied("Progressing", "ApplyProgressing", "The resources are currently being applied."))
-        return await self._report(managed_resource, *conditions)
+        return await self._report(managed_resource, *conditions, resources=resources)
 
-    async def _prune(self, managed_resource: Object, stale: list[Reference]) -> Object:
+    async def _prune(self, managed_resource: Object, stale: list[Object]) -> Object:
         pending, errors = await self._delete_all(stale, managed_resource)
         if errors:
             await self._report(managed_resource, _applied("False", "DeletionFailed", _all_of(errors)))
@@ -396,14 +407,21 @@ class ManagedResourceController:
             raise TryAgain(str(error)) from None
         return managed_resource
 
-    async def _write(self, managed_resource: Object, objects: list[Object], resources: list[Object]) -> None:
-        """Write all objects, also after one of them was refused. Raises TryAgain with all failures."""
+    async def _write(
+        self, managed_resource: Object, objects: list[Object], resources: list[Object], before: list[Object]
+    ) -> None:
+        """Write all objects, also after one of them was refused. Raises TryAgain with all failures.
+
+        ``resources``: entries of the status if all are written; ``before``: the entries before this run.
+        """
         spec = managed_resource["spec"]
-        before = (managed_resource.get("status") or {}).get("resources") or []
+        announced = (managed_resource.get("status") or {}).get("resources") or []
         equivalences = Equivalences(spec.get("equivalences") or ())
-        earlier = {equivalences.identity(Reference.of(entry)): entry for entry in before}
+        earlier = {equivalences.identity(Reference.of(entry)): entry for entry in announced}
+        known = {equivalences.identity(Reference.of(entry)) for entry in before}
         slots = asyncio.Semaphore(_PARALLEL_WRITES)
         failed: dict[Reference, str] = {}
+        refused: set[Reference] = set()
 
         async def write(obj: Object) -> None:
             reference = Reference.of(obj)
@@ -413,16 +431,20 @@ class ManagedResourceController:
                     written = await self._applier.apply(
                         obj,
                         applied=last and Applied(last.get("labels") or {}, last.get("annotations") or {}),
+                        known=last is not None and _is_applied(last),
                         force_labels=bool(spec.get("forceOverwriteLabels")),
                         force_annotations=bool(spec.get("forceOverwriteAnnotations")),
                     )
                 except ApiError as error:
                     failed[reference] = str(error)
+                    if 400 <= error.status < 500 and error.status not in _UNCERTAIN:
+                        refused.add(reference)
                 except (ValueError, TypeError, AttributeError, KeyError) as error:
                     # A part of the object has another type than its kind has. The text may quote a Secret.
                     _log.warning("ManagedResource %s: cannot merge %s: %s", key_of(managed_resource), reference,
                                  type(error).__name__)  # fmt: skip
                     failed[reference] = f"{reference} is malformed ({type(error).__name__})"
+                    refused.add(reference)
                 else:
                     if names.MANAGED_BY in (written["metadata"].get("labels") or {}):  # else no cache has it
                         self._written[reference] = int(written["metadata"]["resourceVersion"])
@@ -432,8 +454,13 @@ class ManagedResourceController:
         if failed:
             # Objects that were written must be in the status for pruning, although not all were written. What could not
             # be written keeps the labels and annotations of its last write, so that the next write can remove these.
-            kept = [entry for entry in before if Reference.of(entry) in failed]
-            entries = _status_resources((), kept=[*before, *resources, *kept])
+            # What the API server refused to create is no object of this ManagedResource: another component may own it.
+            kept = [entry for entry in announced if Reference.of(entry) in failed]
+            entries = [
+                entry
+                for entry in _status_resources((), kept=[*announced, *resources, *kept])
+                if Reference.of(entry) not in refused or equivalences.identity(Reference.of(entry)) in known
+            ]
             text = _all_of(failed[reference] for reference in sorted(failed))
             await self._report(
                 managed_resource,
@@ -442,21 +469,23 @@ class ManagedResourceController:
             )
             raise TryAgain(text)
 
-    async def _delete_all(
-        self, references: Iterable[Reference], managed_resource: Object
-    ) -> tuple[list[str], list[str]]:
+    async def _delete_all(self, entries: Iterable[Object], managed_resource: Object) -> tuple[list[str], list[str]]:
         """Request deletions in parallel; returns texts on those that are pending, and on those that were refused.
 
-        Extensions may be able to write the status. So an object outside the namespace of a confined ManagedResource is
-        deleted only if its origin says that the resource manager has applied it for this ManagedResource.
+        ``entries``: those of the status. Extensions may be able to write the status. So an object outside the namespace
+        of a confined ManagedResource is deleted only if its origin says that the resource manager has applied it for
+        this ManagedResource. The same holds for an object that was announced and is not known to be applied: another
+        component may have created an object of this name.
         """
         own = managed_resource["metadata"]["namespace"] if self._is_confined(managed_resource) else None
 
-        async def delete(reference: Reference) -> tuple[str | None, str | None]:
+        async def delete(entry: Object) -> tuple[str | None, str | None]:
+            reference = Reference.of(entry)
+            doubtful = not _is_applied(entry) or (own is not None and reference.namespace != own)
             try:
                 pending = await self._applier.delete(
                     reference,
-                    origin=self._origin(managed_resource) if own and reference.namespace != own else None,
+                    origin=self._origin(managed_resource) if doubtful else None,
                     delete_claims=bool(managed_resource["spec"].get("deletePersistentVolumeClaims")),
                     keep_collectable=self._config.garbage_collector.enabled,
                 )
@@ -472,11 +501,11 @@ class ManagedResourceController:
 
         slots = asyncio.Semaphore(_PARALLEL_WRITES)
 
-        async def limited(reference: Reference) -> tuple[str | None, str | None]:
+        async def limited(entry: Object) -> tuple[str | None, str | None]:
             async with slots:
-                return await delete(reference)
+                return await delete(entry)
 
-        results = await asyncio.gather(*(limited(reference) for reference in references))
+        results = await asyncio.gather(*map(limited, entries))
         return [pending for pending, _ in results if pending], [error for _, error in results if error]
 
     def _holds(self, reference: Reference, key: Key) -> bool:
@@ -499,7 +528,7 @@ class ManagedResourceController:
             if owner in seen:
                 continue
             seen.add(owner)
-            if owner.namespace in self._namespaces or None in self._namespaces:
+            if self._serves(owner.namespace or ""):
                 served = owner.namespace if owner.namespace in self._namespaces else None
                 found = self._source_caches.of(MANAGED_RESOURCE, served).get(owner.name, owner.namespace) or {}
                 waiting += [Reference.of(entry) for entry in (found.get("status") or {}).get("resources") or ()]
@@ -507,7 +536,7 @@ class ManagedResourceController:
 
     async def _delete(self, managed_resource: Object) -> Requeue | None:
         if not managed_resource["spec"].get("keepObjects"):
-            references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
+            entries = (managed_resource.get("status") or {}).get("resources") or []
             message = "The resources are currently being deleted."
             if find_condition(managed_resource, CONDITION_HEALTHY).get("reason") != "DeletionPending":
                 managed_resource = await self._report(
@@ -516,13 +545,14 @@ class ManagedResourceController:
                     _healthy("False", "DeletionPending", message),
                     _progressing("True", "DeletionPending", message),
                 )
-            pending, errors = await self._delete_all(references, managed_resource)
+            pending, errors = await self._delete_all(entries, managed_resource)
             if errors:
                 await self._report(managed_resource, _applied("False", "DeletionFailed", _all_of(errors)))
                 raise TryAgain(_all_of(errors))
             if pending:
                 self._lost_pods.begin(
-                    key_of(managed_resource), {item.namespace for item in references if item.kind in WITH_PODS}
+                    key_of(managed_resource),
+                    {item.namespace for item in map(Reference.of, entries) if item.kind in WITH_PODS},
                 )
                 await self._report(managed_resource, _applied("Progressing", "DeletionPending", _all_of(pending)))
                 return Requeue(_PENDING_RETRY)
@@ -705,6 +735,31 @@ def _status_resources(objects: Iterable[Object], kept: Iterable[Object] = ()) ->
             if metadata.get(field):
                 entry[field] = metadata[field]
         entries[Reference.of(entry)] = entry
+    return [entries[reference] for reference in sorted(entries)]
+
+
+def _is_applied(entry: Object) -> bool:
+    """Whether an entry of ``status.resources`` is of an object that was applied, not only announced."""
+    return names.ORIGIN in (entry.get("annotations") or {})
+
+
+def _announced(before: Iterable[Object], wanted: Iterable[Object], equivalences: Equivalences) -> list[Object]:
+    """Entries of ``status.resources`` for the time in which objects are written.
+
+    Entries of ``before`` stay, with the labels and annotations that may be written now. An entry of an object that was
+    not applied before has no origin among its annotations until the object is written.
+    """
+    entries = {Reference.of(entry): entry for entry in before}
+    known = {equivalences.identity(reference): entry for reference, entry in entries.items()}
+    for entry in wanted:
+        last = known.get(equivalences.identity(Reference.of(entry)))
+        merged = dict(last or entry)
+        for part in ("labels", "annotations"):
+            values = {**(entry.get(part) or {}), **((last or {}).get(part) or {})}
+            if last is None or not _is_applied(last):
+                values.pop(names.ORIGIN, None)
+            merged[part] = values
+        entries[Reference.of(merged)] = merged
     return [entries[reference] for reference in sorted(entries)]
 
 

@@ -275,6 +275,76 @@ async def test_objects_applied_before_a_failure_are_pruned(manager):
     assert manager.live(CONFIG_MAPS, "half") is None
 
 
+@pytest.mark.row("ManagedResource", "status names objects before they are created, also for a next process")
+async def test_objects_are_in_the_status_before_they_are_created(manager):
+    await manager.start()
+    seen = []
+
+    def answer(request):
+        if request.method == "POST" and request.path.endswith("/configmaps"):
+            status = manager.get().get("status") or {}
+            seen.append([each["name"] for each in status.get("resources") or ()])
+        return
+
+    manager.target.answer = answer
+    manager.write(config_map("first"), config_map("second"))
+    await manager.applied()
+
+    assert seen == [["first", "second"]] * 2
+    assert all(ORIGIN in each["annotations"] for each in manager.get()["status"]["resources"])
+
+
+@pytest.mark.row("ManagedResource", "an announced object is deleted only if its origin is the ManagedResource")
+@pytest.mark.parametrize("deleted", [True, False], ids=["the ManagedResource is deleted", "it holds other objects"])
+async def test_an_announced_object_of_another_component_stays(manager, deleted):
+    """A process announces objects before it creates them. After a kill, one may be that of another component."""
+    ours, foreign = (
+        {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "kube-system", "name": name}
+        for name in ("ours", "foreign")
+    )
+    manager.target.put(CONFIG_MAPS, config_map("ours", annotations={ORIGIN: f"{NAMESPACE}/one"}))
+    manager.target.put(CONFIG_MAPS, config_map("foreign"))
+    manager.write(config_map("other"))
+    change = {"status": {"resources": [foreign, ours]}}
+    manager.source.change(MANAGED_RESOURCES, "one", NAMESPACE, {"metadata": {"finalizers": [FINALIZER]}, **change})
+    if deleted:
+        manager.delete()
+    await manager.start()
+
+    await until(lambda: manager.live(CONFIG_MAPS, "ours") is None)
+    await until(lambda: manager.get() is None if deleted else manager.condition("Applied")[0] == "True")
+    assert manager.live(CONFIG_MAPS, "foreign") is not None
+
+
+@pytest.mark.row("ManagedResource", "an object that the API server refuses to create does not stay in the status")
+async def test_a_refused_object_leaves_the_status(manager):
+    """Another component may create an object of this name later, and a deletion must not meet that one."""
+    await manager.start()
+    manager.target.answer = lambda request: (
+        refuse(403, "Forbidden", "no") if request.method == "POST" and "/closed/" in request.path else None
+    )
+    manager.write(config_map("good"), config_map("refused", namespace="closed"))
+    await manager.sees("Applied", "False", "ApplyFailed")
+
+    assert [each["name"] for each in manager.get()["status"]["resources"]] == ["good"]
+
+
+@pytest.mark.row("ManagedResource", "an origin in a namespace that is not served is ignored")
+async def test_an_origin_in_another_namespace_is_not_read(manager):
+    """Users of a shoot can write the annotation to any object; the instance may read no other namespace."""
+    await manager.start()
+    manager.write(config_map("mine"))
+    await manager.applied()
+    labels = {"resources.gardener.cloud/managed-by": "gardener"}
+    for name, origin in (("elsewhere", "shoot--dev--two/one"), ("here", f"{NAMESPACE}/one")):
+        manager.target.put(CONFIG_MAPS, config_map(name, annotations={ORIGIN: origin}, labels=labels))
+    await manager.handles_another("later")
+
+    reads = [path for _, path in manager.source.requests if path.endswith("/managedresources/one")]
+    assert any(NAMESPACE in each for each in reads)
+    assert not any("shoot--dev--two" in each for each in reads)
+
+
 @pytest.mark.row("ManagedResource", "DecodingFailed: nothing is deleted, since the document may hold it")
 async def test_a_document_that_cannot_be_read_spares_the_others_and_deletes_nothing(manager):
     await manager.start()
