@@ -27,7 +27,7 @@ from api.resources import (
     Resource,
 )
 from kube.client import KubeClient, Object
-from kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from kube.objects import selector_of
 from workers.lib import resource_names as names
 from workers.lib.resource_names import annotation
@@ -200,7 +200,9 @@ class Applier:
         if not metadata.get("deletionTimestamp"):
             if delete_claims and resource == STATEFUL_SET:
                 await self._delete_claims(live)
-            propagation: Literal["Foreground"] | None = "Foreground" if resource.group in _FOREGROUND else None
+            # Foreground deletion is a finalizer, too.
+            foreground = resource.group in _FOREGROUND and not await self._is_without_namespace(live)
+            propagation: Literal["Foreground"] | None = "Foreground" if foreground else None
             try:
                 left = await self._target.remove(
                     resource, reference.name, namespace, uid=metadata["uid"], propagation=propagation
@@ -212,7 +214,23 @@ class Applier:
             live = left
         elif self._grace_is_over(live):
             await self._finalize(resource, live)
+        if live["metadata"].get("finalizers") and await self._is_without_namespace(live):
+            _log.warning("%s stays with finalizers %s: its namespace is gone, so the API server refuses to remove them",
+                         reference, ", ".join(live["metadata"]["finalizers"]))  # fmt: skip
+            return None
         return f"{reference} is being deleted" + await self._explain(resource, live)
+
+    async def _is_without_namespace(self, live: Object) -> bool:
+        """Whether the namespace of an object is gone, for example because an operator has removed its finalizers.
+
+        The API server refuses each update of such an object. So no controller can remove its finalizers, and a
+        deletion that waits for them would not end. In a namespace that is being deleted, finalizers can be removed.
+        """
+        namespace = live["metadata"].get("namespace")
+        try:
+            return namespace is not None and await self._target.find(NAMESPACE, namespace) is None
+        except Forbidden:
+            return False
 
     @staticmethod
     def _kept(live: Object, keep_collectable: bool) -> bool:

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from api.resources import CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, MANAGED_RESOURCE, NAMESPACE, SECRET, resource_of
+from api.resources import (
+    CONFIG_MAP,
+    CUSTOM_RESOURCE_DEFINITION,
+    DEPLOYMENT,
+    MANAGED_RESOURCE,
+    NAMESPACE,
+    SECRET,
+    resource_of,
+)
 from kube.client import Object
 from tests.gardens import ADMIN, ApiServer
 from tests.unit.kube.waiting import until
@@ -265,3 +273,67 @@ async def test_an_object_that_cannot_be_updated_is_created_again_if_allowed(mana
     found = await manager.until(lambda each: each["metadata"]["uid"] != first, kind, "x")
 
     assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "b"
+
+
+def deployment(namespace: str) -> Object:
+    template = {"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "one", "image": "i"}]}}
+    metadata = {"name": "workload", "namespace": namespace}
+    spec = {"selector": {"matchLabels": {"app": "w"}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+async def _is_gone(manager: Manager) -> bool:
+    return await manager.admin.find(MANAGED_RESOURCE, "one", manager.namespace) is None
+
+
+@pytest.mark.row("hostile", "a namespace that is gone: its objects do not hold the deletion of the ManagedResource")
+async def test_objects_without_namespace_hold_no_deletion(manager: Manager) -> None:
+    """After a namespace was finalized by force, the API server refuses to remove finalizers of objects in it."""
+    place = "gone-by-force"
+    await manager.admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}})
+    held = {"name": "held", "namespace": place, "finalizers": ["example.org/held"]}
+    held_map: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": held}
+    await manager.write(held_map, deployment(place), config_map(manager, "beside"))
+    await manager.runs()
+    await manager.admin.delete(NAMESPACE, place)
+    left = await manager.admin.get(NAMESPACE, place)
+    finalized = {**left, "spec": {"finalizers": []}}
+    await manager.admin.request("PUT", NAMESPACE.path(None, place, "finalize"), body=finalized)
+    assert await manager.admin.find(NAMESPACE, place) is None
+    assert await manager.admin.find(CONFIG_MAP, "held", place), "it is orphaned"
+
+    await manager.admin.delete(MANAGED_RESOURCE, "one", manager.namespace)
+    await until(lambda: _is_gone(manager), 30)
+
+    assert await manager.admin.find(DEPLOYMENT, "workload", place) is None
+    assert not await exists(manager, "beside")
+
+
+@pytest.mark.row("hostile", "a namespace that is being deleted: a deletion waits only for finalizers")
+async def test_objects_in_a_terminating_namespace_hold_no_deletion(manager: Manager) -> None:
+    place = "terminating"
+    await manager.admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}})
+
+    def inside(name: str, **metadata: Any) -> Object:
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": place, **metadata}}
+
+    await manager.write(inside("held", finalizers=["example.org/held"]), inside("free"))
+    await manager.runs()
+    await manager.admin.delete(NAMESPACE, place)
+    await manager.write(inside("held", finalizers=["example.org/held"]), inside("free"), inside("new"))
+    assert "it is being terminated" in await manager.sees("Applied", "False", "ApplyFailed")
+
+    await manager.admin.delete(MANAGED_RESOURCE, "one", manager.namespace)
+    await until(lambda: _waits_for(manager, f"ConfigMap {place}/held is being deleted"), 30)
+    await until(lambda: _is_deleted(manager, "free", place), 30)
+    await manager.admin.patch(CONFIG_MAP, "held", place, {"metadata": {"finalizers": None}})
+    await until(lambda: _is_gone(manager), 30)
+
+
+async def _waits_for(manager: Manager, text: str) -> bool:
+    condition = await manager.condition("Applied")
+    return condition["reason"] == "DeletionPending" and text in condition["message"]
+
+
+async def _is_deleted(manager: Manager, name: str, namespace: str) -> bool:
+    return await manager.admin.find(CONFIG_MAP, name, namespace) is None
