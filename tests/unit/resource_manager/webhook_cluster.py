@@ -79,6 +79,8 @@ class Cluster:
         self.directory = directory
         self.port = free_port()
         self.authority = new_authority("ca")
+        self.caches = Caches(admin)
+        """Caches of the webhooks that are served now."""
 
     async def create(self, name: str = "", namespace: str = "kube-system", **fields: Any) -> Object:
         """Create a pod, as a dry run. ``fields``: labels, annotations and ownerReferences; the others are its spec."""
@@ -122,7 +124,7 @@ class Cluster:
         config = ResourceManagerConfig.model_validate(
             {"server": {"webhooks": {**address, **server}}, "webhooks": webhooks, "controllers": controllers or {}}
         )
-        caches = Caches(self.admin)
+        self.caches = caches = Caches(self.admin)
         serves = Webhooks(config, source=self.admin, source_caches=caches, target=self.admin, target_caches=caches)
         task = asyncio.create_task(serves.run())
         try:
