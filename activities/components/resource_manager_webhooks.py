@@ -12,6 +12,7 @@ from activities.components import base
 from activities.components.base import Manifest
 from api import high_availability
 from api.constants import ROLE
+from kube.objects import selector_of
 
 PORT = 10250
 """Port of the pods; their Services have port 443."""
@@ -197,6 +198,13 @@ def configuration(registered: Registered) -> Manifest:
             if name in registered.names
         ],
     }
+
+
+def selectors(name: str, *, shoot: bool) -> tuple[str, str]:
+    """Label selectors of the namespaces and of the objects for which an API server calls a webhook."""
+    webhook = WEBHOOKS[name]
+    namespaces, objects = _namespaces(webhook, shoot=shoot), _objects(webhook, shoot=shoot)
+    return selector_of({"matchExpressions": namespaces}), selector_of({"matchExpressions": objects})
 
 
 def _namespaces(webhook: Webhook, *, shoot: bool) -> list[dict[str, Any]]:

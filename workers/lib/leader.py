@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -47,7 +47,7 @@ class LeaderElectionConfig(ApiModel):
 
 
 class LostLeadership(Exception):
-    """Another replica leads now, or will soon: this process must exit."""
+    """Another replica leads now, or will soon: what only the leader may do has ended."""
 
 
 async def run_as_leader(
@@ -56,7 +56,8 @@ async def run_as_leader(
     """Wait until this process is the leader, then run the parts concurrently.
 
     Raises:
-        LostLeadership: the Lease could not be renewed. The process must exit; its supervisor restarts it.
+        LostLeadership: the Lease could not be renewed. The parts have ended. The process may exit, so that its
+            supervisor restarts it, or become a candidate again.
     """
     lease = _Lease(client, config, config.resource_name or name)
     tasks: list[asyncio.Task[None]] = []
@@ -74,6 +75,27 @@ async def run_as_leader(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await lease.release()
+
+
+async def run_while_leader(
+    client: KubeClient, config: LeaderElectionConfig, name: str, work: Callable[[], Awaitable[None]]
+) -> None:
+    """Run ``work`` each time this process becomes the leader, and cancel it when the process no longer leads.
+
+    For a process that also does what needs no leader, and should go on with it. ``work`` must end when it is cancelled,
+    within the time between ``renew_deadline`` and ``lease_duration``. An error of ``work`` ends this function.
+    """
+
+    async def lead() -> None:
+        await work()
+
+    while True:
+        try:
+            await run_as_leader(client, config, name, lead())
+        except LostLeadership as error:
+            log.warning("%s: stopped leading, waiting for it again", error)
+        else:
+            return
 
 
 class _Lease:

@@ -33,7 +33,7 @@ class NodeAgentDelays:
         """Run until cancelled."""
         controller = Controller("node-agent-delays", self._reconcile, workers=1, first_delay=0.2, longest_delay=15.0)
         await self._nodes.synced()
-        controller.watch(self._nodes, keys=lambda _: [_ALL], when=_comes_or_goes)
+        controller.watch(self._nodes, keys=lambda _: [_ALL], when=comes_or_goes)
         await controller.run()
 
     async def _reconcile(self, _: Key) -> Requeue:
@@ -57,5 +57,6 @@ def delays(nodes: Iterable[str], shortest: float, longest: float) -> dict[str, s
     return {name: f"{shortest + index * step:.3f}".rstrip("0").rstrip(".") + "s" for index, name in enumerate(names)}
 
 
-def _comes_or_goes(event: WatchEvent) -> bool:
+def comes_or_goes(event: WatchEvent) -> bool:
+    """Whether an event is about an object that was created or deleted."""
     return event.type != "MODIFIED" or event.old is None

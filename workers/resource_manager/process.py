@@ -6,11 +6,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from api.resources import CONFIG_MAP, SECRET
-from kube.cache import Caches
-from kube.client import KubeClient, Object
+from api.resources import CONFIG_MAP, NODE, SECRET
+from kube.cache import Cache, Caches
+from kube.client import Keep, KubeClient, Object
 from kube.errors import NotFound
-from workers.lib.leader import run_as_leader
+from workers.lib.leader import run_while_leader
 from workers.lib.runtime import ConfigError, Health, adjust_logging, load_config, run_until_signal
 from workers.resource_manager.config import NodeCriticalComponentsController, ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client
@@ -41,15 +41,27 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     source = source_client(config.source_client_connection)
     connection = config.target_client_connection
     target = await target_client(connection) if connection is not None else source
-    source_caches = Caches(source, keep=_without_secrets)
-    target_caches = Caches(target) if target is not source else source_caches
+    # The webhooks go on when this replica no longer leads, the controllers do not: each have caches of their own.
+    source_caches, target_caches = _caches(source, target, of_nodes=_slim)
     webhooks = Webhooks(config, source=source, source_caches=source_caches, target=target, target_caches=target_caches)
 
     async def control() -> None:
         await webhooks.ready.wait()
-        parts = await _controllers(config, source, source_caches, target, target_caches, health)
+        cluster_id = await _cluster_id(config.controllers.cluster_id, source)
+        nodes = target_caches.of(NODE) if config.webhooks.high_availability_config.enabled else None
         health.ready = config.leader_election.leader_elect  # a replica that is not the leader is ready, too
-        await run_as_leader(source, config.leader_election, _NAME, _side_by_side(parts))
+
+        async def lead() -> None:
+            of_source, of_target = _caches(source, target)
+            try:
+                await _side_by_side(
+                    _controllers(config, cluster_id, source, of_source, target, of_target, nodes, health)
+                )
+            finally:
+                await of_source.close()
+                await of_target.close()
+
+        await run_while_leader(source, config.leader_election, _NAME, lead)
 
     try:
         await asyncio.gather(webhooks.run(), control())
@@ -60,6 +72,26 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
         await target.close()
 
 
+def _caches(source: KubeClient, target: KubeClient, of_nodes: Keep | None = None) -> tuple[Caches, Caches]:
+    """Caches of the source and of the target cluster, which may be the same. ``of_nodes``: what to keep of a Node."""
+
+    def keep(obj: Object) -> Object | None:
+        return of_nodes(obj) if of_nodes is not None and obj.get("kind") == NODE.kind else obj
+
+    def keep_of_source(obj: Object) -> Object | None:
+        return keep(_without_secrets(obj))
+
+    of_source = Caches(source, keep=keep_of_source)
+    return of_source, of_source if target is source else Caches(target, keep=keep)
+
+
+def _slim(node: Object) -> Object:
+    """The part of a Node that webhooks read: a Node in full also names all images there."""
+    metadata = {name: node["metadata"].get(name) for name in ("name", "uid", "resourceVersion", "labels")}
+    taints = (node.get("spec") or {}).get("taints") or []
+    return {"apiVersion": node["apiVersion"], "kind": node["kind"], "metadata": metadata, "spec": {"taints": taints}}
+
+
 def _without_secrets(obj: Object) -> Object:
     """The part of an object to keep in memory: of a Secret only its metadata. A seed has the Secrets of all shoots."""
     if obj.get("kind") != SECRET.kind:
@@ -67,14 +99,17 @@ def _without_secrets(obj: Object) -> Object:
     return {key: obj[key] for key in ("apiVersion", "kind", "metadata")}
 
 
-async def _controllers(
+def _controllers(
     config: ResourceManagerConfig,
+    cluster_id: str,
     source: KubeClient,
     source_caches: Caches,
     target: KubeClient,
     target_caches: Caches,
+    nodes: Cache | None,
     health: Health,
 ) -> list[Coroutine[Any, Any, None]]:
+    """The controllers that the configuration enables. ``nodes``: those of the target cluster, as webhooks see them."""
     wanted = config.controllers
     namespaces: tuple[str | None, ...] = config.source_client_connection.namespaces or (None,)
     managed_resources = ManagedResourceController(
@@ -84,7 +119,7 @@ async def _controllers(
         target=target,
         target_caches=target_caches,
         namespaces=namespaces,
-        cluster_id=await _cluster_id(wanted.cluster_id, source),
+        cluster_id=cluster_id,
     )
 
     async def become_ready() -> None:
@@ -134,6 +169,11 @@ async def _controllers(
         parts.append(NodeAgentDelays(target, target_caches, shortest, longest, resync=resync).run())
     if (critical := wanted.node_critical_components).enabled:
         parts.append(_critical_components(target, critical))
+    if nodes is not None:
+        from workers.resource_manager.strict_spreading import StrictSpreading
+
+        shoot = config.target_client_connection is not None
+        parts.append(StrictSpreading(target, nodes, _target_namespaces(config), shoot=shoot).run())
     if wanted.network_policy.enabled:
         from workers.resource_manager.network_policies import NetworkPolicies
 

@@ -1,15 +1,19 @@
 """One of two replicas runs the controllers; the other follows at once, or when the first renews its lease no more."""
 
 import asyncio
+import functools
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 
 from tests.unit.kube.api_server import ApiServer
-from workers.lib.leader import LeaderElectionConfig, LostLeadership, run_as_leader
+from tests.unit.kube.waiting import until
+from workers.lib.leader import LeaderElectionConfig, LostLeadership, run_as_leader, run_while_leader
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/garden/leases/manager"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/garden/leases/manager"
 CONFIG = LeaderElectionConfig(
     leader_elect=True,
     lease_duration=timedelta(seconds=1),
@@ -91,6 +95,49 @@ async def test_a_leader_ends_if_another_process_has_its_lease(api):
         with pytest.raises(LostLeadership):
             await asyncio.wait_for(replica.task, 5)
         assert api.find(LEASES, "manager", "garden")["spec"]["holderIdentity"] == "usurper"
+
+
+async def test_a_process_that_lost_its_lease_ends_its_work_and_works_again_with_the_lease(api):
+    """It has other work, such as webhooks, that must go on meanwhile."""
+    works: list[asyncio.Event] = []
+
+    async def work() -> None:
+        works.append(asyncio.Event())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            works[-1].set()
+
+    def hold(holder: str, seconds: int) -> None:
+        spec = api.find(LEASES, "manager", "garden")["spec"]
+        held = {"holderIdentity": holder, "leaseDurationSeconds": seconds}
+        api.change(LEASES, "manager", "garden", {"spec": spec | held})
+
+    async with api.client() as client:
+        task = asyncio.create_task(run_while_leader(client, CONFIG, "manager", work))
+        await until(lambda: works)
+        for number in (1, 2):
+            hold("usurper", 3600)
+            await asyncio.wait_for(works[-1].wait(), 5)
+            asked = api.count("GET", LEASE)
+            await until(functools.partial(lambda last: api.count("GET", LEASE) > last + 1, asked))
+            assert len(works) == number, "it worked while another process held the lease"
+            assert api.find(LEASES, "manager", "garden")["spec"]["holderIdentity"] == "usurper"
+            hold("", 1)
+            await until(functools.partial(lambda wanted: len(works) == wanted, number + 1))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert works[-1].is_set()
+        assert api.find(LEASES, "manager", "garden")["spec"]["holderIdentity"] == ""
+
+
+async def test_an_error_of_the_work_ends_a_process_that_leads(api):
+    async def work() -> None:
+        raise ValueError("broken")
+
+    async with api.client() as client:
+        with pytest.raises(ValueError, match="broken"):
+            await asyncio.wait_for(run_while_leader(client, CONFIG, "manager", work), 5)
 
 
 async def test_without_election_a_process_leads_without_a_lease(api):

@@ -50,7 +50,10 @@ class Place:
 
 
 def keep_available(target: KubeClient, target_caches: Caches, config: HighAvailabilityConfig) -> Answer:
-    """Webhook for Deployments, StatefulSets and HorizontalPodAutoscalers."""
+    """Webhook for Deployments, StatefulSets and HorizontalPodAutoscalers.
+
+    ``strict_spreading.StrictSpreading`` calls it again when the number of nodes has become another.
+    """
     nodes = target_caches.of(NODE)
 
     async def answer(review: Review) -> dict[str, Any]:
@@ -104,14 +107,30 @@ def make_available(
     if place.zones and (place.pinned or place.tolerance is not None):
         _pin(pod, place.zones)
     if replicas > 1:
-        host_spread = is_true((workload["metadata"].get("annotations") or {}).get(HOST_SPREAD))
-        strict = nodes > 1 and (host_spread or bool(place.tolerance))
-        constraints = _constraints(place, max(replicas, limit or 0), strict=strict)
+        constraints = _constraints(place, max(replicas, limit or 0), strict=_is_strict(workload, place, nodes))
         others = [
             each for each in pod.get("topologySpreadConstraints") or () if each["topologyKey"] not in (_HOST, ZONE)
         ]
         pod["topologySpreadConstraints"] = others + [{**each, **_selection(workload)} for each in constraints]
     _tolerate(pod, config)
+
+
+def _is_strict(workload: Object, place: Place, nodes: int) -> bool:
+    """Whether a pod of a workload waits for a node without one. In a cluster of one node it would wait for ever."""
+    host_spread = is_true((workload["metadata"].get("annotations") or {}).get(HOST_SPREAD))
+    return nodes > 1 and (host_spread or bool(place.tolerance))
+
+
+def is_spread(workload: Object, place: Place, *, nodes: int) -> bool:
+    """Whether ``make_available`` would leave the strictness of a workload's constraint over nodes as it is.
+
+    True if the workload has no such constraint: then the webhook has not changed it.
+    """
+    spec = workload["spec"]
+    wanted = "DoNotSchedule" if _is_strict(workload, place, nodes) else "ScheduleAnyway"
+    constraints = spec["template"]["spec"].get("topologySpreadConstraints") or ()
+    found = [each["whenUnsatisfiable"] for each in constraints if each["topologyKey"] == _HOST]
+    return (spec.get("replicas") or 0) < 2 or all(each == wanted for each in found)
 
 
 def _pin(pod: Object, zones: Sequence[str]) -> None:
