@@ -1,15 +1,18 @@
 """Clients of the landscape's clusters."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kube.client import KubeClient, Object
-from kube.errors import ApiError
+from kube.errors import ApiError, Unreachable
 from landscape.errors import LandscapeError
 
 _MANAGER = "landscape"
+_BUSY_SECONDS = 60.0
+_AGAIN_SECONDS = 0.5
 
 
 @asynccontextmanager
@@ -23,8 +26,24 @@ async def connected(kubeconfig: Path) -> AsyncIterator[KubeClient]:
 
 
 async def apply(client: KubeClient, *objects: Object) -> None:
-    """Apply all objects by server-side apply, in parallel."""
-    await asyncio.gather(*(client.apply(each, manager=_MANAGER) for each in objects))
+    """Apply all objects by server-side apply, in parallel.
+
+    A busy API server that does not answer is asked again, for a minute: where a landscape comes up, all start at once.
+    """
+    await asyncio.gather(*(_apply(client, each) for each in objects))
+
+
+async def _apply(client: KubeClient, obj: Object) -> None:
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            await client.apply(obj, manager=_MANAGER)
+        except ApiError as error:
+            if not (isinstance(error, Unreachable) or error.status >= 500) or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_AGAIN_SECONDS)  # the backoff of a retry
+        else:
+            return
 
 
 async def is_ready(client: KubeClient) -> bool:
