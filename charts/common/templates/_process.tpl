@@ -180,9 +180,12 @@ spec:
       {{- end }}
     {{- end }}
   egress:
+    {{- /* 8053 is the port of CoreDNS' pods in a Shoot, for example of a managed seed: a policy sees pods, not Services. */}}
     - ports:
         - {port: 53, protocol: UDP}
         - {port: 53, protocol: TCP}
+        - {port: 8053, protocol: UDP}
+        - {port: 8053, protocol: TCP}
         {{- range $root.Values.networkPolicy.egressPorts }}
         - {port: {{ . }}, protocol: TCP}
         {{- end }}
