@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import pytest
 
 from api import images
 from api.network_policies import TO_API_SERVER, TO_BLOCKED, TO_DNS, TO_PRIVATE, TO_PUBLIC, TO_SHOOT
 from landscape.plan import Plan, load
+from tests.connections import CONNECT, SERVE
 from tests.landscape.conftest import Landscape
+from tests.landscape.pods import processes_of
 from tests.landscape.shoots import Shoot, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape]
@@ -27,29 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape]
 NAME = "test-closed"
 METADATA, PRIVATE, PORT = "169.254.169.254", "10.99.0.1", 8088
 INTRUDER = "intruder"
-
-_CONNECT = """
-import socket, sys, threading
-def one(name, address, port):
-    try:
-        socket.create_connection((address, int(port)), 3).close()
-        print(name, flush=True)
-    except OSError:
-        pass
-threads = [threading.Thread(target=one, args=each.split("/")) for each in sys.argv[1:]]
-for each in threads:
-    each.start()
-for each in threads:
-    each.join()
-"""
-"""Prints the names of the targets that take a connection."""
-_SERVE = """
-import socket, sys
-found = socket.create_server(("0.0.0.0", int(sys.argv[1])))
-print("ready", flush=True)
-while True:
-    found.accept()[0].close()
-"""
 
 
 @dataclass
@@ -106,15 +84,15 @@ class Seed:
 
     def from_pod(self, namespace: str) -> set[str]:
         """Targets that the intruder in this namespace reaches."""
-        argv = ("-n", namespace, "exec", INTRUDER, "--", "python3", "-c", _CONNECT, *self._named)
+        argv = ("-n", namespace, "exec", INTRUDER, "--", "python3", "-c", CONNECT, *self._named)
         return set(self.kubectl(*argv).splitlines())
 
     def from_component(self, component: str) -> set[str]:
         """Targets that a process in the network of a component of the control plane reaches."""
         pods = json.loads(self.kubectl("-n", self.shoot.technical_id, "get", "pods", "-o", "json"))["items"]
         uids = [each["metadata"]["uid"] for each in pods if each["metadata"]["name"].startswith(component)]
-        process = next(each for uid in uids for each in _processes(uid))
-        argv = ["nsenter", f"--net=/proc/{process}/ns/net", sys.executable, "-IS", "-c", _CONNECT, *self._named]
+        process = next(each for uid in uids for each in processes_of(uid))
+        argv = ["nsenter", f"--net=/proc/{process}/ns/net", sys.executable, "-IS", "-c", CONNECT, *self._named]
         return set(subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30).stdout.splitlines())
 
     @property
@@ -126,16 +104,6 @@ class Seed:
         known = (TO_API_SERVER, TO_BLOCKED, TO_DNS, TO_PRIVATE, TO_PUBLIC, TO_SHOOT)
         changes = [f"{each}=allowed" if each in labels else f"{each}-" for each in known]
         self.kubectl("-n", self.shoot.technical_id, "label", "--overwrite", "pod", INTRUDER, *changes)
-
-
-def _processes(uid: str) -> Iterator[str]:
-    """Processes of a pod."""
-    for each in Path("/proc").glob("[0-9]*/cgroup"):
-        try:
-            if uid in each.read_text():
-                yield each.parent.name
-        except OSError:
-            continue  # it has ended
 
 
 def _pod(namespace: str) -> dict[str, object]:
@@ -186,7 +154,7 @@ def seed(closed: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def _addresses(seed: Seed) -> Iterator[None]:
     """More addresses of the seed's node, and a server: as a cloud has metadata and private networks behind a node."""
     added = [f"{each}/32" for each in (METADATA, PRIVATE, seed.shoot_address)]
-    argv = ["nsenter", seed.netns, sys.executable, "-IS", "-c", _SERVE, str(PORT)]
+    argv = ["nsenter", seed.netns, sys.executable, "-IS", "-c", SERVE, str(PORT)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
