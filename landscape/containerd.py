@@ -38,7 +38,6 @@ _KEPT_ROOTS = 2
 """Number of prepared roots of earlier contents that are kept: another ``up`` may copy one, and other checkouts may use
 some. They share equal files."""
 _IMPORT_ATTEMPTS = 3
-_PLUGIN = "gardener-network-policies"
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
 
@@ -101,7 +100,7 @@ def cni_config(node: NodePlan, *, enforces: bool) -> str:
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
-    announced = [{"type": _PLUGIN, "socket": str(node.network_policies_socket)}] if enforces else []
+    announced = [{"type": cni_plugin.NAME, "socket": str(node.network_policies_socket)}] if enforces else []
     return json.dumps({"cniVersion": "0.4.0", "name": node.netns, "plugins": [bridge, *announced]}, indent=2)
 
 
@@ -121,7 +120,7 @@ def _all_plugins(directory: Path) -> Path:
     for each in cni_plugins().iterdir():
         if not (link := directory / each.name).exists():
             link.symlink_to(each)
-    own = directory / _PLUGIN
+    own = directory / cni_plugin.NAME
     write_if_changed(own, f"#!{sys.executable} -IS\n{Path(cni_plugin.__file__).read_text()}", mode=0o755)
     return directory
 

@@ -9,6 +9,8 @@ import os
 import socket
 import sys
 
+NAME = "gardener-network-policies"
+"""``type`` of the plugin in a CNI configuration, and name of its file."""
 _SECONDS = 15.0
 _VERSIONS = ["0.3.0", "0.3.1", "0.4.0", "1.0.0"]
 _TRY_AGAIN = 11

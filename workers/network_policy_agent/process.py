@@ -9,18 +9,20 @@ import contextlib
 import ipaddress
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from api.model import ApiModel
-from api.resources import NAMESPACE, NETWORK_POLICY, POD
+from api.resources import NAMESPACE, NETWORK_POLICY, NODE, POD
 from kube.cache import Cache, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.events import emit
 from workers.lib.runtime import (
     ClientConnection,
+    ConfigError,
     Health,
     HealthConfig,
     kube_client,
@@ -39,18 +41,23 @@ _WHOLE_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 _COMPONENT = "network-policy-agent"
 _ENDED = ("Succeeded", "Failed")
+_BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+"""Setting of the kernel: whether packets between two pods of the node pass the table."""
 
 
 class NetworkPolicyAgentConfig(ApiModel):
     """Content of ``config.yaml``. The process must run in the node's network namespace, as its administrator."""
 
     client_connection: ClientConnection = ClientConnection()
-    node: str
-    """Name of the node."""
-    pods: ipaddress.IPv4Network
-    """Network of the node's pods."""
+    node: str = Field(default_factory=lambda: os.environ.get("NODE_NAME", ""), min_length=1, validate_default=True)
+    """Name of the node. Default: variable ``NODE_NAME`` of the environment."""
+    pods: ipaddress.IPv4Network | None = None
+    """Network of the node's pods. None: ``spec.podCIDR`` of the Node, for which the agent waits."""
     socket: Path
     """At which the CNI plugin announces pods."""
+    limit_connections_to_own_node: bool = True
+    """Whether policies limit connections of pods to their own node. Kubernetes always allows them, but a node of a seed
+    has the seed's API server."""
     health: HealthConfig = HealthConfig()
 
 
@@ -62,23 +69,53 @@ class _Announcement(ApiModel):
 
 
 async def run(config_path: str) -> None:
-    """Run until SIGTERM. The table stays."""
+    """Run until SIGTERM. The table stays.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or the kernel does not show packets of a bridge to nftables.
+    """
     config = load_config(NetworkPolicyAgentConfig, config_path)
+    check_bridges()
     health = Health()
     runner = await health.serve(config.health)
     try:
         async with kube_client(config.client_connection) as client:
-            await run_until_signal(Agent(client, config, health).run())
+            await run_until_signal(_enforce(client, config, health))
     finally:
         await runner.cleanup()
 
 
-class Agent:
-    """Keeps the table of one node."""
+def check_bridges() -> None:
+    """Raises ConfigError if packets between two pods of this node do not pass the table."""
+    try:
+        passes = _BRIDGED.read_text().strip() == "1"
+    except OSError:
+        passes = False
+    if not passes:
+        raise ConfigError(f"{_BRIDGED} is not 1: no policy would hold between two pods of this node")
 
-    def __init__(self, client: KubeClient, config: NetworkPolicyAgentConfig, health: Health) -> None:
+
+async def _enforce(client: KubeClient, config: NetworkPolicyAgentConfig, health: Health) -> None:
+    pods = config.pods or await pod_network(client, config.node)
+    await Agent(client, config, pods, health).run()
+
+
+async def pod_network(client: KubeClient, node: str) -> ipaddress.IPv4Network:
+    """The network of a node's pods, once the node has one; it never changes."""
+    async with Cache(client, NODE, fields=f"metadata.name={node}") as nodes:
+        cidr = await nodes.wait_for(node, None, lambda obj: obj and obj["spec"].get("podCIDR"), None)
+    return ipaddress.IPv4Network(cidr)
+
+
+class Agent:
+    """Keeps the table of one node. ``pods``: the network of its pods."""
+
+    def __init__(
+        self, client: KubeClient, config: NetworkPolicyAgentConfig, pods: ipaddress.IPv4Network, health: Health
+    ) -> None:
         self._client = client
         self._config = config
+        self._network = pods
         self._health = health
         self._pods = Cache(client, POD, keep=_kept)
         self._namespaces = Cache(client, NAMESPACE)
@@ -135,7 +172,8 @@ class Agent:
         labels = {each["metadata"]["name"]: each["metadata"].get("labels") or {} for each in self._namespaces.list()}
         rules = compute(self._read.values(), labels, self._known_pods())
         if self._written is None:
-            await table.apply(table.whole(rules, str(self._config.pods)))
+            own_node = self._config.limit_connections_to_own_node
+            await table.apply(table.whole(rules, str(self._network), own_node=own_node))
         elif commands := table.difference(self._written, rules):
             await table.apply(commands)
         self._written = rules

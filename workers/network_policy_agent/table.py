@@ -2,7 +2,8 @@
 
 Packets of a connection that has been allowed pass on. All others pass the chain of the pod that sends them and the one
 of the pod that receives them: after DNAT, so a rule sees pods and not Services. The node reaches its own pods always:
-the kubelet probes them. A pod of the node that is unknown reaches nothing, and nothing reaches it.
+the kubelet probes them. Whether pods reach their own node whatever their policies say is a choice of the caller. A pod
+of the node that is unknown reaches nothing, and nothing reaches it.
 """
 
 import asyncio
@@ -38,8 +39,11 @@ class TableError(Exception):
     """nftables refuses a change; the text is its own."""
 
 
-def whole(rules: Rules, pods: str) -> list[Command]:
-    """Commands that replace the table, if there is one. ``pods``: the network of the node's pods."""
+def whole(rules: Rules, pods: str, *, own_node: bool) -> list[Command]:
+    """Commands that replace the table, if there is one.
+
+    ``pods``: the network of the node's pods. ``own_node``: whether policies limit what pods open to their own node.
+    """
     table = {"table": {"family": "ip", "name": NAME}}
     commands: list[Command] = [{"add": table}, {"delete": table}, {"add": table}]
     commands.append(_add_set(_LOCAL, "ipv4_addr"))
@@ -52,14 +56,19 @@ def whole(rules: Rules, pods: str) -> list[Command]:
     allowed = _equals({"ct": {"key": "state"}}, ["established", "related"], "in")
     itself = _equals({"concat": [_SENDER, _RECEIVER]}, f"@{_ITSELF}")
     accept = {"accept": None}
-    egress, ingress = (
-        [[_equals(each, prefix), _equals(each, f"@{_LOCAL}", "!="), *_DROP], [_look_up(direction)]]
-        for direction, each in (("egress", _SENDER), ("ingress", _RECEIVER))
+    unknown_sender, unknown_receiver = (
+        [_equals(each, prefix), _equals(each, f"@{_LOCAL}", "!="), *_DROP] for each in (_SENDER, _RECEIVER)
     )
+    egress, ingress = [unknown_sender, [_look_up("egress")]], [unknown_receiver, [_look_up("ingress")]]
     loopback = _equals({"meta": {"key": "iifname"}}, "lo")
+    own_address = _equals({"fib": {"result": "type", "flags": ["saddr"]}}, "local")
     commands += _base_chain("forward", [[allowed, accept], [itself, accept], *egress, *ingress])
     # Packets of pods to the node itself.
-    commands += _base_chain("input", [[allowed, accept], [loopback, accept], *egress])
+    commands += _base_chain(
+        "input", [[allowed, accept], [loopback, accept], *(egress if own_node else [unknown_sender])]
+    )
+    # IPVS sends packets for Services on from here, and not through ``forward``.
+    commands += _base_chain("output", [[allowed, accept], [own_address, accept], [itself, accept], *egress, *ingress])
     return commands
 
 

@@ -93,6 +93,20 @@ for line in sys.stdin:
 """
 
 
+_FORGE = """
+import socket, struct, sys
+source, target = (socket.inet_aton(each) for each in sys.argv[1:3])
+udp = struct.pack("!HHHH", 9, 9, 9, 0) + b"x"
+header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 29, 0, 0, 64, socket.IPPROTO_UDP, 0, source, target)
+with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as one:
+    try:
+        one.sendto(header + udp, (sys.argv[2], 0))
+    except PermissionError:
+        pass
+"""
+"""Sends a packet of UDP with this sender's address."""
+
+
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
@@ -119,12 +133,13 @@ class Node:
         process.stdin.flush()
         return set(json.loads(process.stdout.readline()))
 
-    async def enforce(self, *policies, unknown: str = UNKNOWN) -> None:
+    async def enforce(self, *policies, unknown: str = UNKNOWN, own_node: bool = True) -> None:
         """Write the rules of these policies as the agent does: the difference to what is written."""
         rules = compute(
             [read(each) for each in policies], NAMESPACES, [each for each in PODS if each.address != unknown]
         )
-        commands = table.difference(self.written, rules) if self.written else table.whole(rules, NETWORK)
+        whole = table.whole(rules, NETWORK, own_node=own_node)
+        commands = table.difference(self.written, rules) if self.written else whole
         await table.apply(commands, ["nsenter", f"--net=/run/netns/{self.name}"])
         self.written = rules
 
@@ -292,6 +307,38 @@ async def test_a_pod_opens_what_a_rule_allows(node, name):
     await node.enforce(policy(selector={"matchLabels": CLIENT}, types=["Egress"], egress=[rule]))
 
     assert node.reached(B, *TARGETS) == set(allowed)
+
+
+async def test_a_pod_reaches_its_own_node_where_policies_do_not_limit_that(node):
+    """Kubernetes' rule. On the nodes of a shoot a pod's DNS server and its way to the API server may be there."""
+    node.written = None
+    await node.enforce(policy(), own_node=False)
+
+    assert node.reached(B, *TARGETS) == {TARGETS[4]}
+    assert node.reached(UNKNOWN, f"tcp/{GATEWAY}/8080") == set()
+
+
+@pytest.mark.parametrize(("source", "passes"), [(GATEWAY, True), (B, False), (OUTSIDE, False)])
+async def test_what_ipvs_sends_on_obeys_policies(node, source, passes):
+    """IPVS sends a client's packet for a Service as the node's own, with the address of the client."""
+    await node.enforce(policy(selector={"matchLabels": {"app": "server"}}, types=["Ingress"], ingress=[]))
+    before = received(node)
+
+    forge(node, source, A)
+
+    assert received(node) - before == int(passes)
+
+
+def forge(node: Node, source: str, target: str) -> None:
+    """Let the node send a packet with this sender's address."""
+    subprocess.run(node.inside(GATEWAY, sys.executable, "-IS", "-c", _FORGE, source, target), check=True)
+
+
+def received(node: Node) -> int:
+    """Packets that the server has got for a port at which it does not listen."""
+    counters = subprocess.run(node.inside(A, "cat", "/proc/net/snmp"), check=True, capture_output=True, text=True)
+    names, values = (line.split() for line in counters.stdout.splitlines() if line.startswith("Udp:"))
+    return int(values[names.index("NoPorts")])
 
 
 async def test_a_rule_sees_the_pods_behind_a_service(node):

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import pytest
 
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers.lib.runtime import Health
+from workers.lib.runtime import ConfigError, Health, load_config
 from workers.network_policy_agent import cni_plugin, process, table
-from workers.network_policy_agent.process import Agent, NetworkPolicyAgentConfig
+from workers.network_policy_agent.process import Agent, NetworkPolicyAgentConfig, check_bridges, pod_network
 
 PODS, NAMESPACES = "/api/v1/pods", "/api/v1/namespaces"
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"
-EVENTS = "/api/v1/events"
+EVENTS, NODES = "/api/v1/events", "/api/v1/nodes"
 NODE, ADDRESS, NETWORK = "node-1", "100.96.0.9", "100.96.0.0/24"
 CLOSE = {"podSelector": {}, "policyTypes": ["Ingress"]}
 
@@ -100,8 +101,8 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         server.put(NAMESPACES, {"metadata": {"name": "a", "labels": {}}})
         server.put(PODS, pod("old", podIPs=[{"ip": "100.96.0.2"}], phase="Running"))
         made = Node(server, kernel, health, tmp_path)
-        config = NetworkPolicyAgentConfig.model_validate({"node": NODE, "pods": NETWORK, "socket": str(made.socket)})
-        running = asyncio.create_task(Agent(client, config, health).run())
+        config = NetworkPolicyAgentConfig.model_validate({"node": NODE, "socket": str(made.socket)})
+        running = asyncio.create_task(Agent(client, config, IPv4Network(NETWORK), health).run())
         await until(lambda: health.ready and made.socket.exists())
         yield made
         running.cancel()
@@ -210,3 +211,42 @@ async def test_a_policy_that_cannot_be_read_gets_an_event(node: Node) -> None:
 
     found = await until(lambda: [each for place, each in node.server.objects.items() if place[0] == EVENTS])
     assert "from[0].nodeSelector is not supported: this rule allows nothing" in json.dumps(found)
+
+
+async def test_the_agent_waits_for_the_network_of_its_node() -> None:
+    """The node gets it from a controller, after it has registered."""
+    async with ApiServer().running() as server, server.client() as client:
+        server.put(NODES, {"metadata": {"name": "other"}, "spec": {"podCIDR": "100.96.1.0/24"}})
+        server.put(NODES, {"metadata": {"name": NODE}, "spec": {}})
+        found = asyncio.create_task(pod_network(client, NODE))
+        assert not (await asyncio.wait({found}, timeout=0.2))[0]
+
+        server.change(NODES, NODE, None, {"spec": {"podCIDR": NETWORK}})
+
+        assert await found == IPv4Network(NETWORK)
+
+
+def test_the_environment_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes of a shoot have the same configuration."""
+    (tmp_path / "config.yaml").write_text("socket: /run/agent.sock")
+    with pytest.raises(ConfigError, match="node"):
+        load_config(NetworkPolicyAgentConfig, tmp_path / "config.yaml")
+
+    monkeypatch.setenv("NODE_NAME", NODE)
+
+    assert load_config(NetworkPolicyAgentConfig, tmp_path / "config.yaml").node == NODE
+
+
+@pytest.mark.parametrize("content", ["0\n", None])
+def test_an_agent_that_would_not_see_packets_of_a_bridge_refuses_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    setting = tmp_path / "bridge-nf-call-iptables"
+    monkeypatch.setattr(process, "_BRIDGED", setting)
+    if content:
+        setting.write_text(content)
+    with pytest.raises(ConfigError, match="between two pods of this node"):
+        check_bridges()
+
+    setting.write_text("1\n")
+    check_bridges()
