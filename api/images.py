@@ -24,9 +24,10 @@ TEMPORAL_UI_VERSION = "2.55.0"
 POSTGRESQL_VERSION = "15"
 
 GARDENER = f"ghcr.io/gardener-on-temporal/gardener:{OWN_VERSION}"
-"""Image of our own components: Debian, Python, our code, etcd and etcdutl, openvpn, iproute2, iptables."""
+"""Image of our own components: Debian, Python, our code, etcd and etcdutl, openvpn, iproute2, iptables, nftables."""
 MACHINE = f"ghcr.io/gardener-on-temporal/machine:{OWN_VERSION}"
-"""Image of a machine of provider-local: Debian with systemd, containerd, runc, CNI plugins, our node agent."""
+"""Image of a machine of provider-local: Debian with systemd, containerd, runc, CNI plugins (one of ours), our node
+agent."""
 COREDNS = f"registry.k8s.io/coredns/coredns:v{COREDNS_VERSION}"
 FLANNEL = f"ghcr.io/flannel-io/flannel:v{FLANNEL_VERSION}"
 METRICS_SERVER = f"registry.k8s.io/metrics-server/metrics-server:v{METRICS_SERVER_VERSION}"

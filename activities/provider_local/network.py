@@ -1,4 +1,7 @@
-"""Network of type ``flannel``: host-gw routes between machines. All machines share one network in the cloud."""
+"""Network of type ``flannel``: host-gw routes between machines. All machines share one network in the cloud.
+
+Flannel connects pods; an agent of our own enforces NetworkPolicies (``network_policies``).
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,6 +9,7 @@ from typing import Any
 
 from activities.errors import permanent, transient
 from activities.extension import Actuator, Extension, apply_managed_resource
+from activities.provider_local import network_policies
 from activities.provider_local.provider import MANAGER, remove_objects
 from api import images
 from api.errors import ErrorCode
@@ -17,6 +21,8 @@ MANAGED_RESOURCE_NAME = "extension-network-flannel"
 _HEALTH_PORT = 10259
 _CONFIG_PATH = "/etc/cni/net.d/10-flannel.conflist"
 _PLUGIN_DIRECTORY = "/opt/cni/bin"
+_MOUNTED_PLUGINS = "/host/bin"
+"""Path of that directory in the containers."""
 _CRITICAL_LABEL = {"node.gardener.cloud/critical-component": "true"}
 """Label of critical components: other pods are scheduled to a node only when its critical components are ready."""
 
@@ -74,9 +80,10 @@ class FlannelActuator(Actuator):
 
 
 def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
-    """Manifests of flannel in the shoot; ``api_server`` is the host name of the API server, which uses port 443."""
+    """Objects of the network in the shoot; ``api_server`` is the host name of the API server, which uses port 443."""
     metadata = {"name": "kube-flannel", "namespace": "kube-system", "labels": {"app": "flannel"}}
     return [
+        *network_policies.manifests(api_server),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -102,7 +109,8 @@ def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
             "metadata": {**metadata, "name": "kube-flannel-config"},
             "data": {
                 "net-conf.json": json.dumps({"Network": pod_cidr, "EnableIPv4": True, "Backend": {"Type": "host-gw"}}),
-                "cni-conf.json": json.dumps(_CNI),
+                "cni-conf.json": json.dumps(_cni(*_PLUGINS)),
+                _ENFORCING: json.dumps(_cni(*_PLUGINS, network_policies.CNI_PLUGIN)),
             },
         },
         {
@@ -121,22 +129,27 @@ def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
     ]
 
 
-_CNI: Mapping[str, Any] = {
-    "name": "cbr0",
-    "cniVersion": "0.3.1",
-    "plugins": [
-        {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True}},
-        {"type": "portmap", "capabilities": {"portMappings": True}},
-    ],
-}
+_PLUGINS: tuple[Mapping[str, Any], ...] = (
+    {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True}},
+    {"type": "portmap", "capabilities": {"portMappings": True}},
+)
+_ENFORCING = "cni-conf-with-network-policies.json"
+"""CNI configuration of a node that enforces NetworkPolicies."""
+
+
+def _cni(*plugins: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"name": "cbr0", "cniVersion": "0.3.1", "plugins": plugins}
 
 
 def _pod(api_server: str) -> dict[str, Any]:
     # A node is Ready once it has a CNI configuration, so the configuration is written last. A pod that starts before
-    # flannel knows the node's network would fail, and wait for its next try.
+    # flannel knows the node's network, or before the agent for NetworkPolicies runs, would fail, and wait for its next
+    # try. A machine of an earlier version has no CNI plugin of ours, and gets no agent.
     configure = (
-        "until [ -s /run/flannel/subnet.env ]; do sleep 0.05; done;"
-        f" cp /etc/kube-flannel/cni-conf.json {_CONFIG_PATH}.new && mv {_CONFIG_PATH}.new {_CONFIG_PATH}"
+        "until [ -s /run/flannel/subnet.env ]; do sleep 0.05; done; chosen=cni-conf.json;"
+        f" if [ -e {_MOUNTED_PLUGINS}/{network_policies.CNI_TYPE} ]; then chosen={_ENFORCING};"
+        f" until [ -S {network_policies.SOCKET} ]; do sleep 0.05; done; fi;"
+        f" cp /etc/kube-flannel/$chosen {_CONFIG_PATH}.new && mv {_CONFIG_PATH}.new {_CONFIG_PATH}"
     )
     return {
         "hostNetwork": True,
@@ -150,8 +163,8 @@ def _pod(api_server: str) -> dict[str, Any]:
                 "name": "install-cni",
                 "image": images.FLANNEL,
                 "imagePullPolicy": "IfNotPresent",
-                "command": ["/bin/sh", "-ec", "cp /opt/cni/bin/flannel /host/bin/flannel"],
-                "volumeMounts": [{"name": "plugins", "mountPath": "/host/bin"}],
+                "command": ["/bin/sh", "-ec", f"cp /opt/cni/bin/flannel {_MOUNTED_PLUGINS}/flannel"],
+                "volumeMounts": [{"name": "plugins", "mountPath": _MOUNTED_PLUGINS}],
             }
         ],
         "containers": [
@@ -184,6 +197,8 @@ def _pod(api_server: str) -> dict[str, Any]:
                 },
                 "volumeMounts": [
                     {"name": "run", "mountPath": "/run/flannel"},
+                    {"name": "agent", "mountPath": network_policies.SOCKET_DIRECTORY, "readOnly": True},
+                    {"name": "plugins", "mountPath": _MOUNTED_PLUGINS, "readOnly": True},
                     {"name": "cni", "mountPath": "/etc/cni/net.d"},
                     {"name": "config", "mountPath": "/etc/kube-flannel"},
                     {"name": "xtables-lock", "mountPath": "/run/xtables.lock"},
@@ -192,6 +207,10 @@ def _pod(api_server: str) -> dict[str, Any]:
         ],
         "volumes": [
             {"name": "run", "hostPath": {"path": "/run/flannel", "type": "DirectoryOrCreate"}},
+            {
+                "name": "agent",
+                "hostPath": {"path": network_policies.SOCKET_DIRECTORY, "type": "DirectoryOrCreate"},
+            },
             {"name": "plugins", "hostPath": {"path": _PLUGIN_DIRECTORY, "type": "DirectoryOrCreate"}},
             {"name": "cni", "hostPath": {"path": "/etc/cni/net.d", "type": "DirectoryOrCreate"}},
             {"name": "config", "configMap": {"name": "kube-flannel-config"}},

@@ -15,6 +15,7 @@ from api import images
 from landscape.errors import LandscapeError
 from landscape.images import trees
 from landscape.images.oci import Blob, BlobStore
+from workers.network_policy_agent import cni_plugin
 
 Progress = Callable[[str], None]
 PROJECT = Path(__file__).resolve().parents[2]
@@ -88,8 +89,9 @@ class Layers:
         return self._made(f"{name}-files", _hash_of_tree(source)[:16], fill)
 
     def machine_files(self) -> Blob:
-        """Our configuration of a machine: units, containerd's configuration, scripts."""
+        """Our configuration of a machine: units, containerd's configuration, scripts, and our CNI plugin."""
         source = _FILES / "machine"
+        plugin = f"#!/usr/bin/python3 -IS\n{Path(cni_plugin.__file__).read_text()}"
 
         def fill(root: Path) -> None:
             shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
@@ -107,10 +109,14 @@ class Layers:
             generators.mkdir()
             for generator in _GENERATORS:
                 (generators / f"systemd-{generator}-generator").symlink_to("/dev/null")
-            for script in (root / "usr/local/lib/machine").iterdir():
+            own_plugin = root / "usr/lib/cni" / cni_plugin.NAME
+            own_plugin.parent.mkdir(parents=True)
+            own_plugin.write_text(plugin)
+            for script in (*(root / "usr/local/lib/machine").iterdir(), own_plugin):
                 script.chmod(0o755)
 
-        return self._made("machine-files", _digest([images.PAUSE, *_GENERATORS, _hash_of_tree(source)]), fill)
+        key = _digest([images.PAUSE, *_GENERATORS, _hash_of_tree(source), plugin])
+        return self._made("machine-files", key, fill)
 
     def files(self, name: str, files: Iterable[tuple[Path, str]], links: Iterable[tuple[str, str]] = ()) -> Blob:
         """Executables: (file, path in the image), and symbolic links (path, target)."""

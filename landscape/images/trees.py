@@ -22,8 +22,9 @@ _DOWNLOADS = threading.Lock()
 # Part of a tree's name: raise it if the steps below change the content of a tree.
 _RECIPE = 1
 
-BASE_PACKAGES = ("ca-certificates", "iproute2", "iptables", "openvpn", "procps", "python3")
-"""python3 for our code, openvpn, iproute2 and iptables for the VPN and kube-proxy, procps to look around."""
+BASE_PACKAGES = ("ca-certificates", "iproute2", "iptables", "nftables", "openvpn", "procps", "python3")
+"""python3 for our code, openvpn, iproute2 and iptables for the VPN and kube-proxy, nftables for NetworkPolicies, procps
+to look around."""
 
 MACHINE_PACKAGES = (
     "conntrack",

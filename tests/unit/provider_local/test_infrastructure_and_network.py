@@ -189,10 +189,14 @@ async def test_flannel_reaches_the_api_server_by_its_internal_name(seed: FakeClu
     (resource,) = seed.of(MANAGED_RESOURCE)
     secret = seed.objects[SECRET, CONTROL_PLANE, resource["spec"]["secretRefs"][0]["name"]]
     objects = [json.loads(base64.b64decode(each)) for each in secret["data"].values()]
-    (daemon,) = (each for each in objects if each["kind"] == "DaemonSet")
+    (daemon,) = (each for each in objects if _is_flannel(each))
     (container,) = daemon["spec"]["template"]["spec"]["containers"]
     assert {"name": "KUBERNETES_SERVICE_HOST", "value": "api.one.dev.internal.garden.test"} in container["env"]
     assert "class" not in resource["spec"]
+
+
+def _is_flannel(obj: dict[str, Any]) -> bool:
+    return (obj["kind"], obj["metadata"]["name"]) == ("DaemonSet", "kube-flannel")
 
 
 async def test_a_sleeping_shoot_has_no_name_and_keeps_the_network_it_had(seed: FakeCluster) -> None:
