@@ -7,7 +7,7 @@ Source: spec/flows.md 3.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from api.labels import is_true
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Object
-from kube.errors import ApiError, Conflict, NotFound
+from kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 
 _WEBHOOKS = (resources.VALIDATING_WEBHOOK_CONFIGURATION, resources.MUTATING_WEBHOOK_CONFIGURATION)
 _EXTENDED_APIS = (resources.API_SERVICE, resources.CUSTOM_RESOURCE_DEFINITION)
@@ -281,11 +281,32 @@ class _Sweeper:
                 doing=f"finalizing Namespace {metadata['name']}",
             )
         elif metadata.get("finalizers"):
-            await self._shoot.patch(
-                resource, metadata["name"], metadata.get("namespace"), {"metadata": {"finalizers": None}}
-            )
+            try:
+                await self._remove_finalizers(resource, obj)
+            except NotFound:
+                if not await self._bring_back_namespace(metadata.get("namespace")):
+                    raise
+                await self._remove_finalizers(resource, obj)
         elif resource == resources.POD:
             await self._delete(resource, obj, grace_seconds=0)
+
+    async def _remove_finalizers(self, resource: Resource, obj: Object) -> None:
+        metadata = obj["metadata"]
+        change = {"metadata": {"finalizers": None}}
+        await self._shoot.patch(resource, metadata["name"], metadata.get("namespace"), change)
+
+    async def _bring_back_namespace(self, name: str | None) -> bool:
+        """Create a namespace that is gone while objects in it are left; returns whether it was gone.
+
+        An object outlasts its namespace if it was created while the finalizers of the namespace were removed. The API
+        server refuses each change of such an object as "not found", so that its finalizers would hold the cleanup for
+        ever.
+        """
+        if name is None or await self._shoot.find(resources.NAMESPACE, name) is not None:
+            return False
+        with suppress(AlreadyExists):
+            await self._shoot.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        return True
 
     def _explain(self, left: Sequence[tuple[Resource, Object]]) -> str:
         named = []

@@ -172,6 +172,23 @@ async def test_finalizers_are_respected_for_five_minutes_by_default(shoot, activ
     assert left(shoot) == ["services/young"]
 
 
+async def test_finalizers_are_cleared_though_the_namespace_is_gone(shoot, activities, clusters, task):
+    """The API server answers each change in a namespace that does not exist with 404."""
+    clusters.annotations[GRACE] = "1"
+    put(shoot, SERVICE, "lb", finalizers=["example.org/holds"])
+    shoot.answer = lambda request: (
+        refuse(404, "NotFound", 'namespaces "user" not found')
+        if request.method == "PATCH" and shoot.find(NAMESPACE.path(), "user") is None
+        else refuse(404, "NotFound", "no such group")
+        if request.path == "/apis/snapshot.storage.k8s.io/v1"
+        else None
+    )
+
+    await activities.clean_kubernetes_resources(task)
+
+    assert shoot.find(SERVICE.path(), "lb", "user") is None
+
+
 async def test_the_cleanup_does_not_wait_for_pods_on_deleted_nodes(shoot, activities, task):
     """A hibernated cluster has no kubelet that would confirm the end of a pod."""
     put(shoot, NODE, "alive")
