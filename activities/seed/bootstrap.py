@@ -229,8 +229,9 @@ class SeedActivities:
 
     async def _delete_ingress_dns(self, task: SeedTask) -> None:
         place = (resources.DNS_RECORD, INGRESS_DNS, GARDEN_NAMESPACE)
-        await extension.delete_extension(self._clusters.seed, *place, task.trigger)
-        await extension.wait_extension_deleted(self._clusters.seed_caches, *place, INTERNAL_DNS.wait, task.trigger)
+        seed, caches = self._clusters.seed, self._clusters.seed_caches
+        await extension.delete_extension(seed, *place, task.trigger)
+        await extension.wait_extension_deleted(seed, caches, *place, INTERNAL_DNS.wait, task.trigger)
 
     @activity.defn
     async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:

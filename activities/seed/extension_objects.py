@@ -3,6 +3,7 @@
 Source: spec/extensions.md 1.2 to 1.5.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -32,6 +33,9 @@ from kube.errors import NotFound
 from kube.unchanged import applied_fields
 
 MANAGER = "gardenlet"
+
+_CACHE_LAG_SECONDS = 1.0
+"""Time between two questions to the API server for an object that the cache does not have."""
 
 
 @dataclass(frozen=True)
@@ -263,9 +267,17 @@ async def delete_extension(
 
 
 async def wait_extension_deleted(
-    caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, trigger: str
+    seed: KubeClient,
+    caches: Caches,
+    resource: Resource,
+    name: str,
+    namespace: str | None,
+    wait: Wait,
+    trigger: str,
 ) -> None:
     """Wait until the object is gone. Ignore errors from before ``trigger``: they belong to earlier attempts.
+
+    A cache that has not seen a new object yet looks as if the object were gone: the API server has the last word.
 
     Raises:
         ApplicationError: as ``wait_extension_ready``, for errors that the controller reports during the deletion.
@@ -280,8 +292,17 @@ async def wait_extension_deleted(
             _raise_if_permanent(live, trigger)
         return None
 
+    async def wait_until_gone() -> None:
+        async with asyncio.timeout(wait.timeout.total_seconds()):
+            while True:
+                await cache.wait_for(name, namespace, gone, None)
+                if await seed.find(resource, name, namespace) is None:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    await cache.wait_for(name, namespace, lambda live: live is not None, _CACHE_LAG_SECONDS)
+
     try:
-        await heartbeating(cache.wait_for(name, namespace, gone, wait.timeout.total_seconds()))
+        await heartbeating(wait_until_gone())
     except TimeoutError:
         live = cache.get(name, namespace)
         fault = "it still exists" + (f": {text}" if live and (text := _error_text(live)) else "")

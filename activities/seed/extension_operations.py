@@ -175,11 +175,10 @@ class Extensions:
         )
 
     async def _gone(self, kind: Kind, task: ShootTask, names: Iterable[str]) -> None:
+        seed, caches, place = self._clusters.seed, self._clusters.seed_caches, kind.place(task)
         await asyncio.gather(
             *(
-                extension.wait_extension_deleted(
-                    self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, task.trigger
-                )
+                extension.wait_extension_deleted(seed, caches, kind.resource, name, place, kind.wait, task.trigger)
                 for name in names
             )
         )

@@ -65,7 +65,7 @@ class SeedExtensionActivities:
         ]
         for place in doomed:
             await extension.delete_extension(self._clusters.seed, *place, task.trigger)
-        caches = self._clusters.seed_caches
+        seed, caches = self._clusters.seed, self._clusters.seed_caches
         await asyncio.gather(
-            *(extension.wait_extension_deleted(caches, *place, _DELETION, task.trigger) for place in doomed)
+            *(extension.wait_extension_deleted(seed, caches, *place, _DELETION, task.trigger) for place in doomed)
         )

@@ -131,9 +131,8 @@ class SeedTeardownActivities:
             return
         await extension.delete_extension(self._clusters.seed, resource, name, namespace, task.trigger)
         if wait:
-            await extension.wait_extension_deleted(
-                self._clusters.seed_caches, resource, name, namespace, _WAIT, task.trigger
-            )
+            seed, caches = self._clusters.seed, self._clusters.seed_caches
+            await extension.wait_extension_deleted(seed, caches, resource, name, namespace, _WAIT, task.trigger)
 
     async def _delete_secret(self, name: str) -> None:
         """Delete a Secret of namespace ``garden``, and the rights of extensions on it."""

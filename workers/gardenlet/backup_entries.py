@@ -192,7 +192,7 @@ class BackupEntryController:
             await extension.apply_extension(seed, ExtensionObject(kind, name, None, await self._spec()), trigger)
             await extension.wait_extension_ready(caches, kind, name, None, _WAIT, trigger=trigger)
         await extension.delete_extension(seed, kind, name, None, trigger)
-        await extension.wait_extension_deleted(caches, kind, name, None, _WAIT, trigger)
+        await extension.wait_extension_deleted(seed, caches, kind, name, None, _WAIT, trigger)
 
 
 def is_ready(entry: Mapping[str, Any], found: Mapping[str, Any]) -> bool:

@@ -322,7 +322,8 @@ async def test_only_an_error_of_this_attempt_ends_the_wait_for_a_deletion(said_a
 async def failed_deletion(live: dict[str, Any], trigger: str) -> ApplicationError:
     """How the wait for it ends."""
     cache: Any = OneObjectCache(live)
+    no_server: Any = None
     place = resources.INFRASTRUCTURE, "demo", "shoot--local--demo"
     with pytest.raises(ApplicationError) as failure:
-        await extension.wait_extension_deleted(cache, *place, QUICK, trigger)
+        await extension.wait_extension_deleted(no_server, cache, *place, QUICK, trigger)
     return failure.value

@@ -17,6 +17,7 @@ from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import Extensions
 from activities.seed.extensions import ExtensionActivities, machine_settings, node_template
+from api import resources
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.names import operating_system_config_names
 from kube.cache import Caches
@@ -229,6 +230,23 @@ async def test_an_extension_goes_in_the_phase_that_its_registration_names(
     await run(extensible, "delete_extensions_after_apiserver")
     await run(extensible, "wait_extensions_after_apiserver_deleted")
     assert there(seed) == set()
+
+
+async def test_the_wait_for_a_deletion_asks_the_api_server_for_what_its_cache_lacks(
+    extensible: ExtensionActivities, clusters: Any, seed: ApiServer
+) -> None:
+    """A cache that lags behind a new object looks as one that has seen its end."""
+    await clusters.seed_caches.of(resources.EXTENSION).synced()
+    seed.watches_flow.clear()
+    await run(extensible, "deploy_extensions_after_apiserver")
+    seed.change(EXTENSIONS, "late", NAMESPACE, {"metadata": {"finalizers": ["a/b"]}})
+    await run(extensible, "delete_extensions_before_apiserver")
+    asked = len(seed.requests)
+    waiting = asyncio.ensure_future(extensible.wait_extensions_before_apiserver_deleted(TASK))
+    await until(lambda: len(seed.requests) > asked + 1 or waiting.done())
+    assert not waiting.done()
+    seed.change(EXTENSIONS, "late", NAMESPACE, {"metadata": {"finalizers": None}})
+    await asyncio.wait_for(waiting, 10)
 
 
 async def test_only_extensions_that_left_the_spec_are_deleted(extensible: ExtensionActivities, seed: ApiServer) -> None:
