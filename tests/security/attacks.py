@@ -1,11 +1,9 @@
 """The attacks of this folder and of the compose cluster, as their source names them."""
 
-import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-_TESTS = Path(__file__).parents[1]
+from tests.pages import TESTS, marked
+
 _FOLDERS = ("security", "compose")
 
 ACTORS = {
@@ -46,19 +44,10 @@ class Attack:
 
 def attacks() -> list[Attack]:
     """All attacks, sorted by actor, asset and finding. Raises ValueError for a marker that is not complete."""
-    files = [file for folder in _FOLDERS for file in sorted((_TESTS / folder).glob("test_*.py"))]
-    found = [attack for file in files for attack in _attacks_of(file)]
+    files = [file for folder in _FOLDERS for file in sorted((TESTS / folder).glob("test_*.py"))]
+    found = [
+        Attack(**each.said, file=each.file, test=each.test)
+        for file in files
+        for each in marked(file, "attack", {"actor", "asset", "finding"})
+    ]
     return sorted(found, key=lambda each: (each.actor, each.asset, each.finding, each.file))
-
-
-def _attacks_of(file: Path) -> Iterator[Attack]:
-    for node in ast.walk(ast.parse(file.read_text())):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
-            continue
-        for decorator in node.decorator_list:
-            if not isinstance(decorator, ast.Call) or ast.unparse(decorator.func) != "pytest.mark.attack":
-                continue
-            said = {keyword.arg: ast.literal_eval(keyword.value) for keyword in decorator.keywords}
-            if said.keys() != {"actor", "asset", "finding"}:
-                raise ValueError(f"{file.name}: {node.name}: an attack names actor, asset and finding")
-            yield Attack(said["actor"], said["asset"], said["finding"], str(file.relative_to(_TESTS)), node.name)
