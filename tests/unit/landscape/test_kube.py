@@ -31,17 +31,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_busy_api_server_is_asked_again() -> None:
     cluster = Busy(Unreachable(0, "no answer", "apply"), ApiError(503, "ServiceUnavailable", "apply"))
 
-    await kube.apply(cluster, _OBJECT)  # type: ignore[arg-type]
+    await kube.apply(cluster, _OBJECT)
 
     assert [each["metadata"]["name"] for each in cluster.of(NAMESPACE)] == ["a"]
 
 
 async def test_an_object_that_is_refused_is_not_sent_again() -> None:
     with pytest.raises(Invalid):
-        await kube.apply(Busy(Invalid(422, "Invalid", "apply")), _OBJECT)  # type: ignore[arg-type]
+        await kube.apply(Busy(Invalid(422, "Invalid", "apply")), _OBJECT)
 
 
 async def test_an_api_server_that_stays_away_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube, "_BUSY_SECONDS", 0.0)
     with pytest.raises(Unreachable):
-        await kube.apply(Busy(*(Unreachable(0, "no answer", "apply") for _ in range(1000))), _OBJECT)  # type: ignore[arg-type]
+        await kube.apply(Busy(*(Unreachable(0, "no answer", "apply") for _ in range(1000))), _OBJECT)
