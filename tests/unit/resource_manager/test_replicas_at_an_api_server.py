@@ -198,7 +198,7 @@ async def _denies_strangers_of_the_machine(port: int) -> bool:
 
 
 async def _hold(admin: KubeClient, holder: str, seconds: int) -> None:
-    """Let a process hold the Lease, whoever holds it now. An empty holder releases the Lease."""
+    """Let a process hold the Lease, whichever process holds it now. An empty holder releases the Lease."""
     held = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": micro_timestamp()}
     await admin.patch(LEASE, "gardener-resource-manager", NAMESPACE, {"spec": held})
 
