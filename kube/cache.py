@@ -252,6 +252,10 @@ class ObjectStore:
         old = self._find(key)
         if old is not None and old["metadata"].get("resourceVersion") == obj["metadata"].get("resourceVersion"):
             return
+        if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
+            # Deleted and created again while no watch was open: subscribers must see the end of the earlier object.
+            self._remove(key, old)
+            old = None
         self._objects[key.namespace][key.name] = obj
         for index in self._indexes.values():
             index.put(key, obj)

@@ -135,6 +135,26 @@ async def test_a_version_that_expired_in_the_middle_of_a_watch_is_listed_again(a
     assert events[2:] == [("DELETED", "goes"), ("ADDED", "comes"), ("MODIFIED", "stays")]
 
 
+async def test_an_object_that_was_replaced_while_no_watch_was_open_ends_and_begins(api, caches):
+    """Without the end of the earlier object, controllers that wait for it would wait for ever."""
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    await value_is(cache, "1")
+    await watched(api)
+    events = []
+    cache.subscribe(lambda event: events.append((event.type, event.object["data"]["a"], event.old is not None)))
+    api.watch_hook = lambda _: refuse(503, "ServiceUnavailable", "starting")
+    api.cut_watches()
+    api.remove(CONFIG_MAPS, "one", "ns")
+    api.put(CONFIG_MAPS, config_map(a="2"))
+    api.compact()
+    api.watch_hook = lambda _: None
+
+    await value_is(cache, "2")
+
+    assert events == [("ADDED", "1", False), ("DELETED", "1", True), ("ADDED", "2", False)]
+
+
 async def test_an_expiry_reported_inside_a_watch_causes_a_new_list(api, caches):
     cache = caches.of(CONFIG_MAP, "ns")
     await watched(api)
