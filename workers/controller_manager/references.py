@@ -25,7 +25,7 @@ from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, TryAgain
 from kube.edit import patch_as_read
 from kube.errors import NotFound
-from kube.finalizers import ensure_finalizer, remove_finalizer
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ class _ReferenceReconciler:
             await self._set_finalizer(kind, obj, FINALIZER, wanted=True)
             if kind in BINDINGS:
                 await self._keep_credentials(kind, obj)
-        elif not self._used(kind, key):
+        elif has_finalizer(obj, FINALIZER) and not self._used(kind, key):
+            await self._refuse_if_used(kind, key)
             if kind in BINDINGS:
                 await self._release_credentials(kind, obj)
             await self._set_finalizer(kind, obj, FINALIZER, wanted=False)
@@ -114,6 +115,20 @@ class _ReferenceReconciler:
         ):
             return True
         return bool(self._caches.of(resources.SHOOT).by_index(_index_of(kind), str(key)))
+
+    async def _refuse_if_used(self, kind: Resource, key: Key) -> None:
+        """Read the users of an object from the API server before the object is released: caches may be behind.
+
+        The event that ends the last use may never reach a cache that has never held the user, so the controller tries
+        again by itself. Raises TryAgain.
+        """
+        users = await self._client.list(resources.SHOOT, key.namespace)
+        used = any(key in _named_by(kind, each) for each in users)
+        if not used and kind == resources.CLOUD_PROFILE:
+            children = await self._client.list(resources.NAMESPACED_CLOUD_PROFILE)
+            used = any(parent_of(each) == key.name for each in children)
+        if used:
+            raise TryAgain(f"{kind.kind} {key} is used by an object that the cache does not show yet")
 
     async def _keep_credentials(self, kind: Resource, binding: Object) -> None:
         found = await self._credentials(kind, binding)

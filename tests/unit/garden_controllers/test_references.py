@@ -1,9 +1,12 @@
 """Objects that a Shoot needs stay until the Shoot is gone, also if a user deletes them."""
 
+from aiohttp import web
+
 from api import resources
 from tests.unit.admission.webhooks import BINDING, SECRET
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
+from tests.unit.kube.waiting import until
 from workers.controller_manager.references import run_reference_controllers
 
 NAMESPACE = "garden-local"
@@ -23,6 +26,21 @@ def furnish(garden, *, second_binding=False):
     garden.api.put(f"{CORE}/shoots", changed(SHOOT))
     if second_binding:
         garden.api.put(f"{SECURITY}/credentialsbindings", changed(BINDING, "metadata.name", "other"))
+
+
+def first_list_lacks_shoots(garden):
+    """The list with which a cache begins lacks the Shoots that exist, and no watch brings them."""
+    lists = []
+
+    def answer(request):
+        if request.method != "GET" or request.path != f"{CORE}/shoots" or "watch" in request.query:
+            return None
+        lists.append(request.path)
+        version = str(garden.api._version)
+        return web.json_response({"metadata": {"resourceVersion": version}, "items": []}) if len(lists) == 1 else None
+
+    garden.api.answer = answer
+    return lists
 
 
 async def all_held(garden):
@@ -70,3 +88,17 @@ async def test_a_secret_of_two_bindings_is_held_by_both(garden):
         await garden.becomes(
             resources.SECRET, "local", NAMESPACE, lambda obj: not held_by("gardener.cloud/gardener")(obj)
         )
+
+
+async def test_a_cloud_profile_stays_while_a_shoot_uses_it_that_the_cache_lacks(garden):
+    """A cache may be behind; a cloud profile that is released is gone."""
+    furnish(garden)
+    lists = first_list_lacks_shoots(garden)
+    patch = {"metadata": {"finalizers": ["gardener"]}}
+    await garden.client.patch(resources.CLOUD_PROFILE, "local", None, patch)
+    await garden.client.delete(resources.CLOUD_PROFILE, "local")
+    async with garden.running(run_reference_controllers(garden.client, garden.caches)):
+        await until(lambda: len(lists) > 2)
+        assert held_by("gardener")(garden.api.find(f"{CORE}/cloudprofiles", "local"))
+        garden.api.remove(f"{CORE}/shoots", "demo", NAMESPACE)
+        await garden.becomes(resources.CLOUD_PROFILE, "local", None, gone)
