@@ -31,7 +31,7 @@ from api.resources import ObjectView, Resource
 from api.validation.references import references_in
 from kube.cache import Caches, Key, Values
 from kube.client import KubeClient, Object, WatchEvent
-from kube.controller import Controller, Requeue
+from kube.controller import Controller, Requeue, TryAgain
 from kube.edit import patch_as_read
 from kube.errors import NotFound
 from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
@@ -166,9 +166,21 @@ class _HeldReconciler:
             if resource == resources.QUOTA:
                 obj = await self._label(obj, users)
             if not users and (deleting or self._held.only_if_named):
+                if has_finalizer(obj, finalizer):
+                    await self._refuse_if_named(key)
                 await remove_finalizer(self._client, resource, obj, finalizer)
             elif not deleting:
                 await ensure_finalizer(self._client, resource, obj, finalizer)
+
+    async def _refuse_if_named(self, key: Key) -> None:
+        """Read the users of an object from the API server before the object is released: caches may be behind.
+
+        The event that ends the last use may never reach a cache that has never held the user, so the controller tries
+        again by itself. Raises TryAgain.
+        """
+        for kind, named in self._held.named_by.items():
+            if any(key in set(named(each)) for each in await self._client.list(kind)):
+                raise TryAgain(f"{self._held.resource.kind} {key} is named by a {kind.kind} that no cache shows yet")
 
     async def _label(self, quota: Object, users: list[Resource]) -> Object:
         """Label the Quota with the kinds of bindings that name it."""

@@ -10,7 +10,8 @@ from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.api.test_plants import PLANT
 from tests.unit.api.test_quota import quota
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
-from tests.unit.garden_controllers.test_references import gone, held_by
+from tests.unit.garden_controllers.test_references import first_list_lacks_shoots, gone, held_by
+from tests.unit.kube.waiting import until
 from workers.controller_manager.protection import run_protection_controllers
 from workers.controller_manager.references import run_reference_controllers
 
@@ -61,6 +62,18 @@ async def test_an_exposure_class_stays_until_no_shoot_names_it(garden):
         await garden.becomes(resources.EXPOSURE_CLASS, "public", None, held_by("gardener"))
         await garden.client.delete(resources.EXPOSURE_CLASS, "public")
         await garden.becomes(resources.EXPOSURE_CLASS, "public", None, deleting)
+        garden.api.remove(f"{CORE}/shoots", "demo", NAMESPACE)
+        await garden.becomes(resources.EXPOSURE_CLASS, "public", None, gone)
+
+
+async def test_an_exposure_class_stays_while_a_shoot_names_it_that_the_cache_lacks(garden):
+    garden.api.put(f"{CORE}/exposureclasses", {"metadata": {"name": "public", "finalizers": ["gardener"]}})
+    garden.api.put(f"{CORE}/shoots", changed(SHOOT, "spec.exposureClassName", "public"))
+    lists = first_list_lacks_shoots(garden)
+    await garden.client.delete(resources.EXPOSURE_CLASS, "public")
+    async with protecting(garden):
+        await until(lambda: len(lists) > 2)
+        assert held_by("gardener")(garden.api.find(f"{CORE}/exposureclasses", "public"))
         garden.api.remove(f"{CORE}/shoots", "demo", NAMESPACE)
         await garden.becomes(resources.EXPOSURE_CLASS, "public", None, gone)
 
