@@ -69,7 +69,7 @@ images: venv packages ## Build the images of docker-compose.yaml, and load them 
 	@if docker info >/dev/null 2>&1; then docker load --input "$$($(BIN)/gardener landscape images)"; \
 	else $(BIN)/gardener landscape images --output images.tar; fi
 
-soak: venv ## Run a thousand simulated takeovers with random failures, and send thousands of broken objects to admission.
+soak: venv ## Run thousands of simulated takeovers and disturbed watches, and send thousands of broken objects to admission.
 	$(BIN)/pytest tests/simulation tests/unit/admission/test_bad_input.py -m soak $(PYTEST_ARGS)
 
 benchmark-resource-manager: venv ## Measure a resource manager with 500 objects, beside kubectl apply.
