@@ -75,6 +75,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/load-balancers.md": {"": "tests/landscape/test_load_balancers.py"},
     "docs/operations/lost-seed.md": {"gardener shoot move": "tests/landscape/test_dead_seed.py"},
     "docs/operations/managed-seeds.md": {"": "tests/landscape/test_managed_seed.py"},
+    "docs/operations/network-policies.md": {"": "tests/landscape/test_network_policies.py"},
     "docs/operations/plants.md": {"": "tests/security/test_plants_at_an_api_server.py"},
     "docs/operations/seed.md": {
         "gardener seed evacuate": "tests/landscape/test_evacuation.py",
