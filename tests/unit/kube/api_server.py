@@ -86,12 +86,15 @@ class ApiServer:
     # What tests do behind the client's back
 
     def put(self, path: str, obj: Object, namespace: str | None = None) -> Object:
-        """Store an object as it is."""
+        """Store an object as it is. Without a uid it is a new version of the object that has its place."""
         obj = copy.deepcopy(obj)
         namespace = namespace or obj["metadata"].get("namespace")
         if namespace:
             obj["metadata"]["namespace"] = namespace
-        return self._store((path, namespace, obj["metadata"]["name"]), obj)
+        place = (path, namespace, obj["metadata"]["name"])
+        if live := self.objects.get(place):
+            obj["metadata"].setdefault("uid", live["metadata"]["uid"])
+        return self._store(place, obj)
 
     def change(self, path: str, name: str, namespace: str | None, patch: Object) -> Object:
         place = (path, namespace, name)
