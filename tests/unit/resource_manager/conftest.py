@@ -24,6 +24,7 @@ NAMESPACE = "shoot--dev--one"
 MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 SECRETS = "/api/v1/secrets"
 CONFIG_MAPS = "/api/v1/configmaps"
+NAMESPACES = "/api/v1/namespaces"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 
 
@@ -36,6 +37,9 @@ async def source():
 @pytest.fixture
 async def target():
     async with ApiServer().running() as server:
+        # An object whose namespace is gone does not hold the deletion of its ManagedResource.
+        for name in ("default", "kube-system"):
+            server.put(NAMESPACES, {"metadata": {"name": name}})
         yield server
 
 
