@@ -11,25 +11,21 @@ import asyncio
 import contextlib
 import copy
 import json
-import socket
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import aiohttp
 import click
 import yaml
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm
 from api import resources
 from api.crds import crds
-from kube.client import KubeClient, Object
-from kube.errors import ApiError
+from benchmarks.api_server import ApiServer, answered, free_port, process
+from kube.client import Object
 from landscape import binaries
 from landscape.pki import Authority
 
@@ -39,7 +35,6 @@ SHOOTS, PROJECTS = 500, 50
 CORE = "core.gardener.cloud/v1beta1"
 _CONNECTIONS = 32
 """Connections that the API server keeps open; admission answers as many calls at once."""
-_START_SECONDS = 60
 
 
 def profile() -> Object:
@@ -139,47 +134,18 @@ def shoot(number: int) -> Object:
     }
 
 
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        port: int = opened.getsockname()[1]
-        return port
-
-
-@contextlib.asynccontextmanager
-async def process(directory: Path, *command: str | Path) -> AsyncIterator[None]:
-    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
-        try:
-            yield
-        finally:
-            started.terminate()
-            await started.wait()
-
-
-class Garden:
+class Garden(ApiServer):
     """A garden's API without admission, and the admission process beside it, which only the benchmark asks."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._port = free_port()
+        super().__init__(
+            directory, "--authorization-mode", "AlwaysAllow", "--disable-admission-plugins", "ServiceAccount"
+        )
         self._health = free_port()
         self.admission = free_port()
-        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
-        kubeconfig = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "garden",
-            "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "garden"}}],
-            "clusters": [{"name": "garden", "cluster": cluster}],
-            "users": [{"name": "garden", "user": {"token": "token-of-the-benchmark"}}],
-        }
-        (directory / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
-        (directory / "tokens.csv").write_text("token-of-the-benchmark,admin,1,system:masters\n")
-        (directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
         files = Authority(directory, "ca").issue("admission", "admission", names=["127.0.0.1"])
         config = {
-            "gardenClientConnection": {"kubeconfig": str(directory / "kubeconfig")},
+            "gardenClientConnection": {"kubeconfig": str(self.kubeconfig)},
             "server": {
                 "address": "127.0.0.1",
                 "port": self.admission,
@@ -189,48 +155,23 @@ class Garden:
             "health": {"address": "127.0.0.1", "port": self._health},
         }
         (directory / "admission.yaml").write_text(yaml.safe_dump(config))
-        self.client = KubeClient.from_kubeconfig(kubeconfig)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        here = self._directory
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self.client)
-            await stack.enter_async_context(
-                process(
-                    here,
-                    *(binaries.etcd().directory / "etcd", "--data-dir", here / "data", "--name", "one"),
-                    *("--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--log-level", "error"),
-                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                    *("--initial-cluster", f"one={peer}", "--unsafe-no-fsync"),
-                )
-            )
-            await stack.enter_async_context(
-                process(
-                    here,
-                    *(binaries.kubernetes().directory / "kube-apiserver", "--etcd-servers", etcd),
-                    *("--secure-port", str(self._port), "--bind-address", "127.0.0.1", "--cert-dir", here / "certs"),
-                    *("--token-auth-file", here / "tokens.csv", "--authorization-mode", "AlwaysAllow"),
-                    *("--service-account-issuer", "https://issuer.test", "--service-account-key-file", here / "sa.key"),
-                    *("--service-account-signing-key-file", here / "sa.key"),
-                    *("--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount"),
-                )
-            )
-            await _ready(lambda: self.client.request("GET", "/readyz"))
+        async with self.serving():
             await self._fill()
             gardener = Path(sys.executable).parent / "gardener"
-            await stack.enter_async_context(
-                process(here, gardener, "worker", "admission", "--config", here / "admission.yaml")
-            )
-            await _ready(self._is_ready)
-            yield
+            async with process(
+                self.directory, gardener, "worker", "admission", "--config", self.directory / "admission.yaml"
+            ):
+                await answered(self._is_ready)
+                yield
 
     async def _fill(self) -> None:
         for each in crds("garden"):
             await self.client.apply(each, manager="benchmark")
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden"}}
-        await _ready(lambda: self.client.list(resources.SHOOT))
+        await answered(lambda: self.client.list(resources.SHOOT))
         for obj in (namespace, profile(), seed(), registration()):
             await self.client.apply(obj, manager="benchmark")
         for number in range(PROJECTS):
@@ -245,15 +186,6 @@ class Garden:
             session.get(f"http://127.0.0.1:{self._health}/readyz") as answer,
         ):
             answer.raise_for_status()
-
-
-async def _ready(ask: Any) -> None:
-    async with asyncio.timeout(_START_SECONDS):
-        while True:
-            with contextlib.suppress(ApiError, aiohttp.ClientError, OSError):
-                await ask()
-                return
-            await asyncio.sleep(0.1)
 
 
 def review(obj: Object, operation: str, old: Object | None = None) -> Object:

@@ -23,20 +23,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-import yaml
 
-from activities.secrets import crypto
-from activities.secrets.crypto import KeyAlgorithm
 from api.crds import crds
 from api.resources import MANAGED_RESOURCE
-from benchmarks.admission import free_port
-from kube.client import KubeClient, Object
+from benchmarks.api_server import ApiServer, answered, free_port, process
+from kube.client import Object
 from kube.errors import ApiError
-from landscape import binaries
 
 LIMITS = {"memory_mib": 120.0, "idle_millicores": 20.0, "apply_seconds": 10.0, "idle_writes": 0.0}
 """Largest median of each figure."""
-_TOKEN = "token-of-the-benchmark"
 _BEYOND = 1.1
 """Share of the sync period in which all objects are applied again once."""
 _PATIENCE = 180
@@ -83,72 +78,19 @@ def objects(count: int, namespace: str) -> list[Object]:
     return [one(number) for number in range(count)]
 
 
-@contextlib.asynccontextmanager
-async def process(directory: Path, *command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
-        try:
-            yield started
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                started.terminate()
-            await started.wait()
-
-
-class Cluster:
+class Cluster(ApiServer):
     """An API server with the kinds of a seed."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._port = free_port()
-        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
-        kubeconfig = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "seed",
-            "contexts": [{"name": "seed", "context": {"cluster": "seed", "user": "seed"}}],
-            "clusters": [{"name": "seed", "cluster": cluster}],
-            "users": [{"name": "seed", "user": {"token": _TOKEN}}],
-        }
-        (directory / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
-        (directory / "tokens.csv").write_text(f"{_TOKEN},admin,1,system:masters\n")
-        (directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
-        self.client = KubeClient.from_kubeconfig(kubeconfig)
+        super().__init__(directory, "--authorization-mode", "RBAC")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        here = self.directory
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self.client)
-            await stack.enter_async_context(
-                process(
-                    here,
-                    *(binaries.etcd().directory / "etcd", "--data-dir", here / "data", "--name", "one"),
-                    *("--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--log-level", "error"),
-                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                    *("--initial-cluster", f"one={peer}", "--unsafe-no-fsync"),
-                )
-            )
-            await stack.enter_async_context(
-                process(
-                    here,
-                    *(binaries.kubernetes().directory / "kube-apiserver", "--etcd-servers", etcd),
-                    *("--secure-port", str(self._port), "--bind-address", "127.0.0.1", "--cert-dir", here / "certs"),
-                    *("--token-auth-file", here / "tokens.csv", "--authorization-mode", "RBAC"),
-                    *("--service-account-issuer", "https://issuer.test", "--service-account-key-file", here / "sa.key"),
-                    *("--service-account-signing-key-file", here / "sa.key"),
-                    *("--service-cluster-ip-range", "10.0.0.0/24"),
-                )
-            )
-            await _until(self._is_ready)
+        async with self.serving():
             for each in crds("seed"):
                 await self.client.apply(each, manager="benchmark")
-            await _until(lambda: self.client.list(MANAGED_RESOURCE, "default"), but=None)
+            await answered(lambda: self.client.list(MANAGED_RESOURCE, "default"))
             yield
-
-    async def _is_ready(self) -> bool:
-        return bool(await self.client.request("GET", "/readyz") == "ok")
 
     async def writes(self) -> float:
         """Number of writes that the API server has served, without Leases of its own and Events."""
@@ -163,7 +105,7 @@ class Cluster:
         """The resource manager of a namespace, once it is there."""
         health = free_port()
         config = {
-            "sourceClientConnection": {"kubeconfig": str(self.directory / "kubeconfig"), "namespaces": [namespace]},
+            "sourceClientConnection": {"kubeconfig": str(self.kubeconfig), "namespaces": [namespace]},
             "server": {"health": {"address": "127.0.0.1", "port": health}},
             "controllers": {
                 "managedResource": {"syncPeriod": f"{sync_seconds}s"},

@@ -1,0 +1,99 @@
+"""An etcd and an API server for a benchmark, as processes that no other work uses."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from activities.secrets import crypto
+from activities.secrets.crypto import KeyAlgorithm
+from kube.client import KubeClient
+from kube.errors import ApiError
+from landscape import binaries
+
+_TOKEN = "token-of-the-benchmark"
+_START_SECONDS = 180
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def process(directory: Path, *command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process, which logs into a file of ``directory``."""
+    with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
+        started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
+        try:
+            yield started
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                started.terminate()
+            await started.wait()
+
+
+async def answered(ask: Callable[[], Awaitable[Any]]) -> None:
+    """Wait until ``ask`` raises no error of an API server or of a connection. Raises TimeoutError."""
+    async with asyncio.timeout(_START_SECONDS):
+        while True:
+            with contextlib.suppress(ApiError, aiohttp.ClientError, OSError):
+                await ask()
+                return
+            await asyncio.sleep(0.05)
+
+
+class ApiServer:
+    """An API server that trusts ``client``, its administrator. ``flags``: more of its flags."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.directory = directory
+        self.kubeconfig = directory / "kubeconfig"
+        self._port = free_port()
+        self._flags = flags
+        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "benchmark",
+            "contexts": [{"name": "benchmark", "context": {"cluster": "benchmark", "user": "benchmark"}}],
+            "clusters": [{"name": "benchmark", "cluster": cluster}],
+            "users": [{"name": "benchmark", "user": {"token": _TOKEN}}],
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(kubeconfig))
+        (directory / "tokens.csv").write_text(f"{_TOKEN},admin,1,system:masters\n")
+        (directory / "sa.key").write_bytes(crypto.private_pem(crypto.new_key(KeyAlgorithm.P256)))
+        self.client = KubeClient.from_kubeconfig(kubeconfig)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Runs until the end of the context. Its binaries must be there."""
+        etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        here = self.directory
+        async with (
+            self.client,
+            process(
+                here,
+                *(binaries.etcd().directory / "etcd", "--data-dir", here / "data", "--name", "one"),
+                *("--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--log-level", "error"),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"one={peer}", "--unsafe-no-fsync"),
+            ),
+            process(
+                here,
+                *(binaries.kubernetes().directory / "kube-apiserver", "--etcd-servers", etcd),
+                *("--secure-port", str(self._port), "--bind-address", "127.0.0.1", "--cert-dir", here / "certs"),
+                *("--token-auth-file", here / "tokens.csv", "--service-cluster-ip-range", "10.0.0.0/24"),
+                *("--service-account-issuer", "https://issuer.test", "--service-account-key-file", here / "sa.key"),
+                *("--service-account-signing-key-file", here / "sa.key"),
+                *self._flags,
+            ),
+        ):
+            await answered(lambda: self.client.request("GET", "/readyz"))
+            yield
