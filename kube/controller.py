@@ -218,3 +218,8 @@ class Controller:
         first = min(self._first_delay, _CONFLICT_SECONDS) if isinstance(error, Conflict) else self._first_delay
         delay = min(first * 2.0 ** min(failures - 1, 16), self._longest_delay)
         return delay * random.uniform(0.7, 1.3)
+
+
+def comes_or_goes(event: WatchEvent) -> bool:
+    """Whether an event is about an object that was created or deleted, for ``Controller.watch``."""
+    return event.type == "DELETED" or event.old is None

@@ -16,7 +16,7 @@ from api.decisions.registrations import Pair
 from api.resources import Object, Resource
 from kube.cache import Caches, Key
 from kube.client import WatchEvent
-from kube.controller import Controller
+from kube.controller import Controller, comes_or_goes
 from kube.edit import edit
 from workers.gardenlet.garden_caches import BY_REGISTRATION, installations_here, registration_of
 
@@ -50,7 +50,7 @@ class RequiredInstallations:
             controller.watch(self._installations)
             controller.watch(self._registrations, keys=lambda event: self._of(event.object["metadata"]["name"]))
             for kind, cache in self._objects.items():
-                controller.watch(cache, keys=self._users(kind), when=_first_or_last)
+                controller.watch(cache, keys=self._users(kind), when=comes_or_goes)
             await controller.run()
         finally:
             await self._caches.close()
@@ -105,10 +105,6 @@ def _kept(obj: Object) -> Object:
         each: obj["metadata"][each] for each in ("name", "namespace", "resourceVersion") if each in obj["metadata"]
     }
     return {"metadata": metadata, "spec": {"type": (obj.get("spec") or {}).get("type", "")}}
-
-
-def _first_or_last(event: WatchEvent) -> bool:
-    return event.type == "DELETED" or event.old is None
 
 
 def _type(obj: Object) -> tuple[str]:

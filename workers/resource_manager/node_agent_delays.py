@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from api.constants import NODE_AGENT_DELAY
 from api.resources import NODE
 from kube.cache import Caches, Key
-from kube.client import KubeClient, WatchEvent
-from kube.controller import Controller, Requeue
+from kube.client import KubeClient
+from kube.controller import Controller, Requeue, comes_or_goes
 from kube.errors import NotFound
 
 _ALL = Key(None, "all nodes")
@@ -55,8 +55,3 @@ def delays(nodes: Iterable[str], shortest: float, longest: float) -> dict[str, s
     names = sorted(nodes)
     step = (longest - shortest) / max(len(names), 1)
     return {name: f"{shortest + index * step:.3f}".rstrip("0").rstrip(".") + "s" for index, name in enumerate(names)}
-
-
-def comes_or_goes(event: WatchEvent) -> bool:
-    """Whether an event is about an object that was created or deleted."""
-    return event.type != "MODIFIED" or event.old is None

@@ -12,9 +12,8 @@ from activities.components.resource_manager_webhooks import HIGH_AVAILABILITY_CO
 from api.resources import DEPLOYMENT, NAMESPACE, STATEFUL_SET, Resource
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
-from kube.controller import Controller, TryAgain
+from kube.controller import Controller, TryAgain, comes_or_goes
 from kube.errors import NotFound
-from workers.resource_manager.node_agent_delays import comes_or_goes
 from workers.resource_manager.webhooks.high_availability import Place, is_spread
 
 _log = logging.getLogger(__name__)
