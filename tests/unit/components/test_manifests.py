@@ -168,6 +168,18 @@ def test_the_vpn_shoot_has_two_replicas_and_a_proxy_for_the_tunnel_only():
         assert security["capabilities"]["drop"] == ["ALL"]
 
 
+@pytest.mark.parametrize("name", IN_THE_SHOOT)
+def test_no_component_in_a_shoot_accepts_connections_from_outside(name):
+    """The tunnel is dialled from inside, so no cluster pays for an address, and none offers a port to the internet."""
+    services = [item["spec"] for item in IN_THE_SHOOT[name] if item["kind"] == "Service"]
+    assert {each.get("type", "ClusterIP") for each in services} <= {"ClusterIP"}
+    assert not any(each.get("externalIPs") for each in services)
+    if name == "vpn-shoot":
+        for each in workloads(IN_THE_SHOOT[name]):
+            assert not each["spec"]["template"]["spec"].get("hostNetwork")
+            assert not any("hostPort" in port for one in containers(each) for port in one.get("ports", []))
+
+
 def test_the_tunnel_is_dialed_again_when_the_gateways_address_changes(tmp_path):
     """A seed that is cut off from the garden may hold on to it, when the control plane is in another one."""
     (config,) = (each for each in IN_THE_SHOOT["vpn-shoot"] if each["kind"] == "ConfigMap")
@@ -269,6 +281,21 @@ def test_the_server_routes_nothing_and_gives_out_the_addresses_that_its_proxy_kn
         for host in each["lb_endpoints"]
     ]
     assert known == [(number, f"198.19.255.{number + 2}") for number in range(6)]
+
+
+def test_the_tunnels_ends_know_each_other_by_the_authority_of_their_own_control_plane():
+    """The gateway forwards each client to the server that it names, so a stranger reaches the server's port."""
+    server, client = (
+        next(item["data"]["openvpn.conf"] for item in objects if "openvpn.conf" in item.get("data", {})).splitlines()
+        for objects in (IN_THE_SEED["vpn-seed-server"], IN_THE_SHOOT["vpn-shoot"])
+    )
+
+    assert {"remote-cert-tls client", "verify-x509-name vpn-shoot-client name-prefix"} <= set(server)
+    assert {"remote-cert-tls server", "verify-x509-name vpn-seed-server name"} <= set(client)
+    for lines in (server, client):
+        assert len([line for line in lines if line.startswith("ca ")]) == 1
+        assert any(line.startswith("tls-auth ") for line in lines), "strangers get no answer at all"
+        assert not any(line.startswith("verify-client-cert") for line in lines)
 
 
 def test_the_client_names_its_server_to_the_gateway():

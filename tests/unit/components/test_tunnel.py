@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,9 @@ async def client(number: int, status: str = "200 OK") -> AsyncIterator[None]:
         server.close()
 
 
-async def connect(port: int) -> str:
+async def connect(port: int, **tls: Any) -> str:
     """Which client it was, or the status without success."""
-    reader, writer = await asyncio.open_connection(f"{HOST}.1", port)
+    reader, writer = await asyncio.open_connection(f"{HOST}.1", port, **tls)
     try:
         writer.write(b"CONNECT 10.0.0.7:10250 HTTP/1.1\r\nHost: 10.0.0.7:10250\r\n\r\n")
         status = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).split()[1]
@@ -58,8 +59,15 @@ async def connect(port: int) -> str:
 async def proxy(tmp_path: Path) -> AsyncIterator[int]:
     """The real one, but for its TLS."""
     config = vpn_seed_server.proxy_config(f"{HOST}.0/28")
+    del config["static_resources"]["listeners"][1]["filter_chains"][0]["transport_socket"]
+    async with served(config, tmp_path) as port:
+        yield port
+
+
+@asynccontextmanager
+async def served(config: dict[str, Any], tmp_path: Path) -> AsyncIterator[int]:
+    """Run Envoy with this configuration; yields its port."""
     metrics, listener = config["static_resources"]["listeners"]
-    del listener["filter_chains"][0]["transport_socket"]
     port = _free_port()
     for each, number in ((metrics, _free_port()), (listener, port)):
         each["address"] = {"socket_address": {"address": f"{HOST}.1", "port_value": number}}
