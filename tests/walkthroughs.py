@@ -76,6 +76,10 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/lost-seed.md": {"gardener shoot move": "tests/landscape/test_dead_seed.py"},
     "docs/operations/managed-seeds.md": {"": "tests/landscape/test_managed_seed.py"},
     "docs/operations/network-policies.md": {"": "tests/landscape/test_network_policies.py"},
+    "docs/operations/node-logs.md": {
+        "kubectl": "tests/landscape/test_shoot.py",
+        "gardener shoot ssh": "tests/landscape/test_ssh.py",
+    },
     "docs/operations/plants.md": {"": "tests/security/test_plants_at_an_api_server.py"},
     "docs/operations/seed.md": {
         "gardener seed evacuate": "tests/landscape/test_evacuation.py",

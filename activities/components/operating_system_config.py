@@ -44,6 +44,9 @@ _INIT_UNIT = "gardener-node-init.service"
 _RESTRICTED_DOMAINS = ("kubernetes.io", "k8s.io")
 _ALLOWED_PREFIXES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
+_LOG_QUERY = "NodeLogQuery"
+"""Feature gate of a kubelet that serves logs of the services of its node."""
+
 _NOT_READY = {"key": constants.TAINT_CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule"}
 """Taint of a new Node whose critical components, such as kube-proxy, do not run yet."""
 
@@ -187,7 +190,7 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
     wanted = _kubelet_settings(node.shoot, node.pool)
     same_name = (
         "cpuCFSQuota", "cpuManagerPolicy", "containerLogMaxFiles", "containerLogMaxSize",
-        "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod", "failSwapOn", "featureGates",
+        "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod", "failSwapOn",
         "imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge",
         "imagePullCredentialsVerificationPolicy", "maxParallelImagePulls", "memorySwap", "podPidsLimit",
         "preloadedImagesVerificationAllowlist", "protectKernelDefaults", "registryBurst", "seccompDefault",
@@ -210,6 +213,7 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
         "clusterDomain": "cluster.local",
         "containerLogMaxSize": "100Mi",
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "enableSystemLogQuery": _serves_logs_of_services(node),
         "evictionSoft": _thresholds(_EVICTION_SOFT, wanted.get("evictionSoft")),
         "evictionSoftGracePeriod": _thresholds(
             dict.fromkeys(_EVICTION_SOFT, "1m30s"), wanted.get("evictionSoftGracePeriod")
@@ -236,6 +240,7 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
         "volumePluginDir": "/var/lib/kubelet/volumeplugins",
         **reservations(node.shoot, node.pool),
         **{name: wanted[name] for name in same_name if wanted.get(name) is not None},
+        **({"featureGates": gates} if (gates := _feature_gates(node)) else {}),
         **({"registryPullQPS": wanted["registryPullQPS"]} if wanted.get("registryPullQPS") is not None else {}),
     }  # fmt: skip
 
@@ -251,6 +256,18 @@ def reservations(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> dict[str,
         },
         "maxPods": 110 if wanted.get("maxPods") is None else wanted["maxPods"],
     }
+
+
+def _feature_gates(node: NodeConfig) -> dict[str, bool]:
+    """The owner's feature gates, and the gate for logs of services: before 1.36, Kubernetes switches it off."""
+    given: Mapping[str, bool] = _kubelet_settings(node.shoot, node.pool).get("featureGates") or {}
+    needed = {_LOG_QUERY: True} if Version(node.kubernetes_version) < Version("1.36.0") else {}
+    return {**needed, **given}
+
+
+def _serves_logs_of_services(node: NodeConfig) -> bool:
+    """Whether the kubelet answers requests for logs of services. It does not start with this but without its gate."""
+    return _feature_gates(node).get(_LOG_QUERY, True)
 
 
 def _kubelet_settings(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -187,6 +187,17 @@ def test_logs_are_read_through_the_tunnel(shoot: Shoot, workload: dict[str, str]
     assert "GET /seen-in-the-log" in log
 
 
+@pytest.mark.parametrize("service", ["kubelet", "containerd", "gardener-node-agent"])
+def test_logs_of_a_nodes_services_are_read_through_the_tunnel(shoot: Shoot, service: str) -> None:
+    node = min(name for pool in shoot.nodes().values() for name in pool)
+
+    log = shoot.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/logs/?query={service}&tailLines=3")
+    lines = [line for line in log.splitlines() if not line.startswith("--")]
+    assert 1 <= len(lines) <= 3, log
+    of_service = {"gardener-node-agent": r"(python3?|gardener)"}.get(service, service)
+    assert all(re.search(rf" {of_service}[\w.-]*\[\d+\]: ", line) for line in lines), log
+
+
 def test_commands_run_in_pods_of_both_machines(shoot: Shoot, workload: dict[str, str]) -> None:
     for pod in workload:
         assert shoot.kubectl("-n", PROBE, "exec", "-i", pod, "--", "cat", stdin=f"to {pod}") == f"to {pod}"

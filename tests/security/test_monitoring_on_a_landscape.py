@@ -98,6 +98,7 @@ def test_an_administrator_reads_the_log_by_the_path_that_is_refused_to_prometheu
         "/proxy/pods",
         "/proxy/configz",
         "/proxy/logs/",
+        "/proxy/logs/?query=kubelet",
         "/proxy/metrics/../pods",
         "/proxy/metrics%2f..%2fpods",
         "/proxy?path=/pods",

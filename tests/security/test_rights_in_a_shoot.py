@@ -14,7 +14,7 @@ from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, Usage
 from api import resources
 from kube.client import KubeClient
-from kube.errors import Forbidden, Unauthorized
+from kube.errors import Forbidden, NotFound, Unauthorized
 from tests.garden_api_server import ALICE, NAMESPACE, ROBOT, VICTOR, Garden, api_server, garden_of
 from tests.gardens import ApiServer
 from tests.unit.kube.waiting import until
@@ -84,6 +84,20 @@ async def test_a_viewer_of_a_shoot_writes_nothing_and_reads_no_secret(garden: Ga
             await client.delete(resources.NAMESPACE, NAMESPACE)
         with pytest.raises(Forbidden):
             await client.request("POST", "/api/v1/namespaces/kube-system/serviceaccounts/default/token", body={})
+
+
+@pytest.mark.attack(actor="T1", asset="A3", finding=12)
+async def test_a_viewer_of_a_shoot_reads_no_logs_of_a_node(garden: Garden) -> None:
+    """The same right runs commands in all pods of the node, because a kubelet takes them by GET, too."""
+    path, query = "/api/v1/nodes/no-such-node/proxy/logs/", {"query": "kubelet"}
+    async with shoot_of(garden, VICTOR, "viewerkubeconfig") as client:
+        await until(lambda: _may_list(client, resources.POD))
+        with pytest.raises(Forbidden):
+            await client.request("GET", path, query=query)
+    async with shoot_of(garden, ALICE, "adminkubeconfig") as client:
+        await until(lambda: client.find(resources.NAMESPACE, "kube-system"))
+        with pytest.raises(NotFound):
+            await client.request("GET", path, query=query)
 
 
 @pytest.mark.attack(actor="T1", asset="A3", finding=12)

@@ -131,6 +131,30 @@ def test_the_kubelet_gets_the_cluster_s_dns_and_requests_its_certificates() -> N
     assert made["authentication"]["anonymous"] == {"enabled": False}
 
 
+@pytest.mark.parametrize(
+    ("version", "given", "gates", "served"),
+    [
+        ("1.37.1", {}, {}, True),
+        ("1.35.4", {}, {"NodeLogQuery": True}, True),
+        (
+            "1.35.4",
+            {"InPlacePodVerticalScaling": True},
+            {"NodeLogQuery": True, "InPlacePodVerticalScaling": True},
+            True,
+        ),
+        ("1.35.4", {"NodeLogQuery": False}, {"NodeLogQuery": False}, False),
+    ],
+)
+def test_the_kubelet_serves_logs_of_services_unless_the_owner_switches_its_gate_off(
+    version: str, given: dict[str, bool], gates: dict[str, bool], served: bool
+) -> None:
+    """A kubelet that is to serve them without the gate does not start."""
+    made = config.kubelet_configuration(node({"kubernetes": {"version": version, "kubelet": {"featureGates": given}}}))
+
+    assert made["enableSystemLogQuery"] is served
+    assert made.get("featureGates", {}) == gates
+
+
 def test_the_kubelet_verifies_credentials_of_images_as_the_owner_wants() -> None:
     wanted = {
         "imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages",
