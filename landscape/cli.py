@@ -94,10 +94,10 @@ def landscape() -> None:
     help="A seed with three nodes, each in a zone of its own; others have one node. Of a new landscape only.",
 )
 @click.option(
-    "--closed-seeds",
+    "--open-seeds",
     is_flag=True,
-    help="Enforce NetworkPolicies in seeds, and close them: their pods have only connections that they need. Of a new "
-    "landscape only.",
+    help="Do not enforce NetworkPolicies in seeds. Without it their pods have only the connections that they need, "
+    "except where a seed is zonal. Of a new landscape only.",
 )
 @click.option(
     "--authentication-config",
@@ -112,18 +112,13 @@ def up(
     workers: lifecycle.Which,
     temporal: str,
     zonal: tuple[str, ...],
-    closed_seeds: bool,
+    open_seeds: bool,
     authentication_config: TextIO | None,
 ) -> None:
     """Bring the landscape up; start the parts of it that do not run."""
-    if zonal and closed_seeds:
-        raise click.UsageError(
-            "--closed-seeds and --zonal exclude each other: the gardenlet and the API server of a zonal seed run "
-            "outside of its nodes, where no policy allows them to reach pods"
-        )
     progress = Progress()
     authentication = authentication_config.read() if authentication_config else ""
-    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal, authentication, zonal, closed_seeds))
+    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal, authentication, zonal, open_seeds))
     progress.say(f"landscape {name} is up")
     _print_status(plan, output, processes=False)
 

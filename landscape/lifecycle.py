@@ -81,22 +81,21 @@ async def up(
     external_temporal: str = "",
     authentication: str = "",
     zonal: Sequence[str] = (),
-    closed: bool = False,
+    open_seeds: bool = False,
 ) -> Plan:
     """Start all parts of the landscape that do not run; safe to repeat, also after an ``up`` that was interrupted.
 
     ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: address
     of an external Temporal; kept until the landscape is taken down. ``authentication``: content of an
     AuthenticationConfiguration with the issuers that the garden trusts; kept until the next one. ``zonal``: seeds of a
-    new landscape that get a node in each zone. ``closed``: whether NetworkPolicies close the seeds of a new landscape.
+    new landscape that get a node in each zone. ``open_seeds``: no NetworkPolicies close the seeds of a new landscape.
+    They are open, too, if a seed is zonal.
     """
     _require_root()
     with _locked(name, progress):
-        plan = plans.load(name) or replace(
-            plans.choose(name, binaries.KUBERNETES_VERSION), zonal=tuple(zonal), closed=closed
-        )
-        if closed and not plan.closed:
-            raise LandscapeError(f"the seeds of landscape {name} are open, and cannot be closed: take it down first")
+        plan = plans.load(name) or plans.choose(name, binaries.KUBERNETES_VERSION, zonal=zonal, open_seeds=open_seeds)
+        if open_seeds and plan.closed:
+            raise LandscapeError(f"the seeds of landscape {name} are closed, and cannot be opened: take it down first")
         if missing := set(zonal) - set(plan.zonal):
             raise LandscapeError(
                 f"the nodes of {', '.join(sorted(missing))} cannot change: take landscape {name} down first"

@@ -7,7 +7,7 @@ Nothing here touches the machine. Landscapes differ by index, so several run sid
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -533,17 +533,30 @@ def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:
             yield plan
 
 
-def choose(name: str, kubernetes_version: str, state_home: Path = STATE_HOME) -> Plan:
+def choose(
+    name: str,
+    kubernetes_version: str,
+    state_home: Path = STATE_HOME,
+    *,
+    zonal: Sequence[str] = (),
+    open_seeds: bool = False,
+) -> Plan:
     """A plan for a new landscape: index 0 belongs to the one called ``default``, others take the lowest that is free.
+
+    ``zonal``: seeds with a node in each zone. ``open_seeds``: no NetworkPolicies close the seeds. They are open, too,
+    if a seed is zonal: its gardenlet and its API server run outside of its nodes, where no policy lets them reach pods.
 
     Raises LandscapeError if all blocks of addresses are taken.
     """
+    made = Plan(
+        name, 0, kubernetes_version, zonal=tuple(zonal), closed=not (zonal or open_seeds), state_home=state_home
+    )
     if name == DEFAULT_NAME:
-        return Plan(name, 0, kubernetes_version, state_home=state_home)
+        return made
     taken = {plan.index for plan in existing(state_home)} | {0}
     free = [index for index in range(MAX_LANDSCAPES) if index not in taken]
     if not free:
         raise LandscapeError(
             f"all {MAX_LANDSCAPES - 1} blocks of addresses for named landscapes are taken: take one down first"
         )
-    return Plan(name, free[0], kubernetes_version, state_home=state_home)
+    return replace(made, index=free[0])

@@ -1,11 +1,9 @@
 """Connections in a seed that is closed: each is tried, from a pod with a label and from the pods of a control plane.
 
-The landscape is one of its own, with ``--closed-seeds``. The first test shows, from a namespace without policies, that
-servers answer at the addresses that are tried.
+The first test shows, from a namespace without policies, that servers answer at the addresses that are tried.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,13 +17,11 @@ from api import images
 from api.network_policies import TO_API_SERVER, TO_BLOCKED, TO_DNS, TO_PRIVATE, TO_PUBLIC, TO_SHOOT
 from landscape.plan import Plan, load
 from tests.connections import CONNECT, SERVE
-from tests.landscape.conftest import Landscape
 from tests.landscape.pods import processes_of
 from tests.landscape.shoots import Shoot, eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.landscape]
+pytestmark = pytest.mark.landscape
 
-NAME = "test-closed"
 METADATA, PRIVATE, PORT = "169.254.169.254", "10.99.0.1", 8088
 INTRUDER = "intruder"
 
@@ -123,21 +119,9 @@ def _pod(namespace: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def closed() -> Iterator[Landscape]:
-    if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
-        yield Landscape(name)
-        return
-    closed = Landscape(NAME)
-    closed.gardener("up", "--closed-seeds", timeout=600)
-    yield closed
-    closed.down()
-
-
-@pytest.fixture(scope="module")
-def seed(closed: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seed]:
-    """The seed of a Shoot, with an intruder in the Shoot's control plane, and one in a namespace without policies."""
-    shoot = Shoot(closed, "closed", tmp_path_factory.mktemp("kubeconfigs"))
-    with shoot.created(), ExitStack() as stack:
+def seed(shoot: Shoot) -> Iterator[Seed]:
+    """The seed of the Shoot, with an intruder in the Shoot's control plane, and one in a namespace without policies."""
+    with ExitStack() as stack:
         seed = Seed(shoot)
         stack.enter_context(_addresses(seed))
         seed.kubectl("create", "namespace", INTRUDER)

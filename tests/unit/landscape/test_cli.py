@@ -87,10 +87,3 @@ def test_an_address_of_temporal_has_a_host_and_a_port(run, address):
 
     assert result.exit_code == 2
     assert f"'{address}' is no HOST:PORT, like 127.0.0.1:7233" in result.output
-
-
-def test_a_seed_is_closed_or_zonal(run):
-    result = run("up", "--name", "mine", "--zonal", "seed-1", "--closed-seeds")
-
-    assert result.exit_code == 2
-    assert "the gardenlet and the API server of a zonal seed run outside" in " ".join(result.output.split())

@@ -164,3 +164,10 @@ def test_files_next_to_the_landscapes_are_ignored(tmp_path: Path):
 def _networks(plan: Plan) -> list[IPv4Network]:
     cidrs = [cluster.services for cluster in plan.clusters] + [seed.pods for seed in plan.seeds if seed.pods]
     return [plan.block, *map(IPv4Network, cidrs)]
+
+
+@pytest.mark.parametrize(
+    ("options", "closed"), [({}, True), ({"open_seeds": True}, False), ({"zonal": ("seed-1",)}, False)]
+)
+def test_seeds_of_a_new_landscape_are_closed_unless_it_says_otherwise_or_one_is_zonal(tmp_path, options, closed):
+    assert plans.choose("mine", "1.37.1", tmp_path, **options).closed is closed
