@@ -149,6 +149,8 @@ class Flow(Generic[Subject]):
         self._kept = {each.name: each for each in self.attempt.kept.finished}
         self._open = 0
         self._running: dict[str, asyncio.Task[Any]] = {}
+        self._fault: Exception | None = None
+        """Error in a task's own code, not in its activity."""
         self._failed: list[FailedTask] = []
         self._deadline: asyncio.Task[None] | None = None
         self._stopping = False
@@ -388,10 +390,10 @@ class Flow(Generic[Subject]):
             self._start(task)
         self._show()
         try:
-            await workflow.wait_condition(self._idle)
+            await self._until(self._idle)
         except asyncio.CancelledError:
             self._stop()
-            await workflow.wait_condition(lambda: not self._running)
+            await self._until(lambda: not self._running)
             self._end()
             workflow.upsert_memo({OUTCOME_MEMO: self.outcome.model_dump(mode="json")})
             raise
@@ -491,6 +493,9 @@ class Flow(Generic[Subject]):
                 failure = self._failure(task, error)
         except asyncio.CancelledError:
             task.state = TaskState.CANCELED
+        except Exception as error:
+            self._fault = error
+            return
         del self._running[task.name]
         task.ended = workflow.now()
         task.unanswered_since = None
@@ -550,6 +555,12 @@ class Flow(Generic[Subject]):
             successor.missing -= 1
             if not successor.missing:
                 self._start(successor)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition. An error in the flow's own code fails the workflow task: a corrected worker goes on."""
+        await workflow.wait_condition(lambda: self._fault is not None or condition())
+        if self._fault is not None:
+            raise self._fault
 
     def _idle(self) -> bool:
         return not self._running and not self._held

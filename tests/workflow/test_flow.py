@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from temporalio import activity, workflow
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
@@ -19,9 +20,10 @@ with workflow.unsafe.imports_passed_through():
     from api.contracts.flows import Attempt, FlowOutcome, FlowProgress, TaskState
     from api.contracts.operations import TaskResult
     from api.model import ApiModel
-    from workflows.flow import OUTCOME_MEMO, Flow, failed_outcome
+    from workflows.flow import OUTCOME_MEMO, Call, Flow, failed_outcome
 
 QUEUE = "engine"
+ONE_MINUTE = workflow.ActivityConfig(start_to_close_timeout=timedelta(minutes=1))
 
 
 class Node(ApiModel):
@@ -69,6 +71,21 @@ class RunGraph:
         return await self.flow.run()
 
 
+@workflow.defn
+class FaultyArgument:
+    """A flow whose own code fails as its second task starts."""
+
+    @workflow.run
+    async def run(self) -> FlowOutcome:
+        flow = Flow("Test", Subject(), queue=QUEUE, options=ONE_MINUTE)
+        first = flow.add(Tasks.work, name="first")
+        flow.add(Call(Tasks.work, self._argument), name="second", after=[first])
+        return await flow.run()
+
+    def _argument(self) -> Subject:
+        raise LookupError("no such subject")
+
+
 class Tasks:
     """One activity for all tasks; what it shall do depends on the task's name."""
 
@@ -101,7 +118,7 @@ class Tasks:
 @asynccontextmanager
 async def worker(env: WorkflowEnvironment) -> AsyncIterator[Tasks]:
     tasks = Tasks()
-    async with Worker(env.client, task_queue=QUEUE, workflows=[RunGraph], activities=[tasks.work]):
+    async with Worker(env.client, task_queue=QUEUE, workflows=[RunGraph, FaultyArgument], activities=[tasks.work]):
         yield tasks
 
 
@@ -289,10 +306,26 @@ async def test_an_error_that_outlasts_the_deadline_ends_the_task_with_its_text(e
     async def broken(subject: Subject) -> TaskResult:
         raise ApplicationError("the cloud is full", type="ERR_INFRA_RESOURCES_DEPLETED")
 
-    async with Worker(env.client, task_queue=QUEUE, workflows=[RunGraph], activities=[broken]):
+    async with Worker(env.client, task_queue=QUEUE, workflows=[RunGraph, FaultyArgument], activities=[broken]):
         deadline = await env.get_current_time() + timedelta(hours=12)
         outcome = await failed(env, Graph(nodes=nodes(a=""), attempt=Attempt(deadline=deadline)))
 
     [error] = outcome.failed
     assert "the cloud is full" in error.message
     assert error.codes == ("ERR_INFRA_RESOURCES_DEPLETED",)
+
+
+async def test_an_error_in_the_code_of_a_flow_fails_its_workflow_task(dev_server: WorkflowEnvironment) -> None:
+    """Such an error is in the history, and a corrected worker goes on. A flow that ignored it would wait for ever."""
+    async with worker(dev_server):
+        handle = await dev_server.client.start_workflow(FaultyArgument.run, id="faulty", task_queue=QUEUE)
+        async with asyncio.timeout(20):
+            events = handle.fetch_history_events(wait_new_event=True)
+            failure = await anext(
+                event.workflow_task_failed_event_attributes.failure
+                async for event in events
+                if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+            )
+        await handle.terminate()
+
+    assert failure.message == "no such subject"
