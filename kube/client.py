@@ -177,8 +177,8 @@ class WatchEvent:
 class KubeClient:
     """One cluster, safe for concurrent use from one event loop.
 
-    Failures raise ``kube.errors.ApiError``. The client reads rotated files again: its token file, and a kubeconfig
-    that was given as a path, with the files that the kubeconfig names.
+    Failures raise ``kube.errors.ApiError``. The client reads rotated files again: its token file, and what ``read``
+    reads, which is a kubeconfig that was given as a path, with the files that it names, or the CA of the pod's cluster.
 
     With limits, an answer that has more bytes raises AnswerTooLarge. With a guard, the client connects to no IP address
     to which the guard objects, also if the server's name resolves to it.
@@ -188,16 +188,14 @@ class KubeClient:
         self,
         endpoint: Endpoint,
         *,
-        kubeconfig_path: Path | None = None,
-        run_programs: bool = False,
+        read: Callable[[], Endpoint] | None = None,
         limits: Limits | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._limits = limits
         self._guard = guard
-        self._path = kubeconfig_path
-        self._run_programs = run_programs
+        self._read = read
         self._issued: Issued | None = None
         self._issuing = asyncio.Lock()
         self._token = ""
@@ -222,12 +220,13 @@ class KubeClient:
         if isinstance(kubeconfig, str) and ("\n" in kubeconfig or kubeconfig.startswith("{")):
             return cls(endpoint_of(parse_kubeconfig(kubeconfig)))
         path = Path(kubeconfig).expanduser()
-        return cls(_endpoint_at(path, run_programs), kubeconfig_path=path, run_programs=run_programs)
+        read = partial(_endpoint_at, path, run_programs)
+        return cls(read(), read=read)
 
     @classmethod
     def in_cluster(cls) -> "KubeClient":
         """A client with the service account of this process's pod."""
-        return cls(in_cluster_endpoint())
+        return cls(in_cluster_endpoint(), read=in_cluster_endpoint)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -838,7 +837,7 @@ class KubeClient:
 
     def _reread_files(self, *, now: bool = False) -> bool:
         """Read rotated files again; returns True if something changed."""
-        if self._path is None and self._endpoint.token_file is None:
+        if self._read is None and self._endpoint.token_file is None:
             return False
         clock = time.monotonic()
         if not now and clock - self._files_read_at < _REREAD_FILES:
@@ -846,8 +845,8 @@ class KubeClient:
         self._files_read_at = clock
         changed = False
         try:
-            if self._path is not None:
-                endpoint = _endpoint_at(self._path, self._run_programs)
+            if self._read is not None:
+                endpoint = self._read()
                 if endpoint != self._endpoint:
                     self.reconfigure(endpoint)
                     changed = True

@@ -5,6 +5,8 @@ import json
 import logging
 import socket
 import ssl
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -399,36 +401,61 @@ async def test_a_server_is_verified_by_the_name_in_the_kubeconfig_and_the_client
     (tmp_path / "server.pem").write_bytes(server)
     context.load_cert_chain(tmp_path / "server.pem")
     context.verify_mode = ssl.CERT_REQUIRED
-    peers = []
+    peers: list[Any] = []
+    async with tls_server(context, peers) as port:
+        (tmp_path / "ca.pem").write_bytes(ca)
+        (tmp_path / "user.pem").write_bytes(user)
+        config = kubeconfig(f"https://127.0.0.1:{port}", **{"client-certificate": "user.pem", "client-key": "user.pem"})
+        config["clusters"][0]["cluster"]["certificate-authority"] = "ca.pem"
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        config["clusters"][0]["cluster"]["tls-server-name"] = "another.x.svc"
+        (tmp_path / "wrong").write_text(json.dumps(config))
+        async with KubeClient.from_kubeconfig(tmp_path / "kubeconfig") as client:
+            assert await client.list(NAMESPACE) == []
+        async with KubeClient.from_kubeconfig(tmp_path / "wrong") as client:
+            with pytest.raises(Unreachable, match="certificate is not trusted"):
+                await client.list(NAMESPACE)
+
+    assert [dict(pair[0] for pair in peer["subject"])["commonName"] for peer in peers] == ["someone"]
+
+
+async def test_a_pod_follows_the_ca_of_its_cluster(tmp_path, monkeypatch):
+    """The CA changes below a running pod when the cluster's CAs are rotated."""
+    (old, _, _), (new, server, _) = certificates("localhost"), certificates("localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    (tmp_path / "server.pem").write_bytes(server)
+    context.load_cert_chain(tmp_path / "server.pem")
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "ca.crt").write_bytes(old)
+    monkeypatch.setattr("kube.client._REREAD_FILES", 0.0)
+    monkeypatch.setattr("kube.kubeconfig._SERVICE_ACCOUNT", tmp_path)
+    async with tls_server(context, []) as port:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        async with KubeClient.in_cluster() as client:
+            with pytest.raises(Unreachable, match="certificate is not trusted"):
+                await client.list(NAMESPACE)
+            (tmp_path / "ca.crt").write_bytes(new)
+            assert await client.list(NAMESPACE) == []
+
+
+@asynccontextmanager
+async def tls_server(context, peers):
+    """The port of a server with empty lists; ``peers`` gets the certificate of each client."""
 
     async def handle(request):
-        peers.append(dict(pair[0] for pair in request.transport.get_extra_info("peercert")["subject"])["commonName"])
+        peers.append(request.transport.get_extra_info("peercert"))
         return web.json_response({"metadata": {}, "items": []})
 
     app = web.Application()
     app.router.add_get("/{path:.*}", handle)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    port = runner.addresses[0][1]
-    (tmp_path / "ca.pem").write_bytes(ca)
-    (tmp_path / "user.pem").write_bytes(user)
-    config = kubeconfig(f"https://127.0.0.1:{port}", **{"client-certificate": "user.pem", "client-key": "user.pem"})
-    config["clusters"][0]["cluster"]["certificate-authority"] = "ca.pem"
-    (tmp_path / "kubeconfig").write_text(json.dumps(config))
-    config["clusters"][0]["cluster"]["tls-server-name"] = "another.x.svc"
-    (tmp_path / "wrong").write_text(json.dumps(config))
     try:
-        async with KubeClient.from_kubeconfig(tmp_path / "kubeconfig") as client:
-            assert await client.list(NAMESPACE) == []
-        async with KubeClient.from_kubeconfig(tmp_path / "wrong") as client:
-            with pytest.raises(Unreachable, match="certificate is not trusted"):
-                await client.list(NAMESPACE)
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
-
-    assert peers == ["someone"]
 
 
 async def test_invalid_certificates_are_reported(api):
