@@ -10,7 +10,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 import re
 import shutil
 import statistics
@@ -27,6 +26,7 @@ import click
 from api.crds import crds
 from api.resources import MANAGED_RESOURCE
 from benchmarks.api_server import ApiServer, answered, free_port, process
+from benchmarks.cpu import used
 from kube.client import Object
 from kube.errors import ApiError
 
@@ -36,7 +36,6 @@ _BEYOND = 1.1
 """Share of the sync period in which all objects are applied again once."""
 _PATIENCE = 180
 """Seconds for each wait."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 _WRITES = re.compile(r'^apiserver_request_total\{.*dry_run="".*verb="(POST|PUT|PATCH|APPLY|DELETE)".*\} (\S+)$', re.M)
 
 _OF_SERVER = re.compile(r'resource="(leases|events)"')
@@ -145,12 +144,6 @@ def _memory(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _cpu(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    parts = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(parts[11]) + int(parts[12])) / _TICKS
-
-
 async def _kubectl(cluster: Cluster, count: int, namespace: str) -> float:
     """Seconds in which ``kubectl apply`` creates the objects."""
     kubectl = shutil.which("kubectl")
@@ -195,9 +188,9 @@ async def _round(cluster: Cluster, number: int, count: int, idle: float) -> Figu
         await _until(lambda: has("ResourcesHealthy"))
         # The next application asks by dry runs whether the objects are as they are to be, later ones need not.
         await asyncio.sleep(idle * _BEYOND)
-        writes, cpu, since = await cluster.writes(), _cpu(manager.pid), time.perf_counter()
+        writes, cpu, since = await cluster.writes(), used(manager.pid), time.perf_counter()
         await asyncio.sleep(idle * _BEYOND)
-        millicores = (_cpu(manager.pid) - cpu) / (time.perf_counter() - since) * 1000
+        millicores = (used(manager.pid) - cpu) / (time.perf_counter() - since) * 1000
         written = await cluster.writes() - writes
         memory = _memory(manager.pid)
     return Figures(applied, kubectl, memory, millicores, written)
