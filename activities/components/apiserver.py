@@ -13,6 +13,7 @@ from typing import Any
 from activities.components import base, connections, etcd, gateway
 from activities.components.base import Manifest
 from api import images
+from api.decisions.wildcard_certificates import WildcardCertificate
 from api.validation.logins import HEALTH_PATHS, NODE, RBAC, without_users_of
 
 NAME = "kube-apiserver"
@@ -42,6 +43,8 @@ A pod seldom needs so long.
 
 _SECRETS = "/srv/kubernetes"
 _CONFIG = "/etc/kubernetes"
+WILDCARD = f"{NAME}-wildcard"
+"""Name of the Secret with the seed's certificate for names below its ingress domain."""
 AUTHENTICATION, AUTHORIZATION = f"{NAME}-authentication", f"{NAME}-authorization"
 """Names of the ConfigMap and of the Secret with the files that the API server reads again when they change."""
 _CONFIG_VERSION = "apiserver.config.k8s.io/v1beta1"
@@ -111,6 +114,9 @@ class ApiServer:
     """Tokens of this issuer are always accepted, also if ``issuer`` is another one: pods may still hold such tokens."""
     key_set: str = ""
     """URL of the public keys that verify tokens; empty: the API server's own URL."""
+    wildcard_host: str = ""
+    """Host name for which clients get the seed's own certificate; empty if the seed has none."""
+    wildcard: WildcardCertificate | None = None
     workers: bool = True
     failure_tolerance: str | None = None
     """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
@@ -188,7 +194,10 @@ def _reloaded(server: ApiServer, labels: Mapping[str, str]) -> list[Manifest]:
     """The files that a running API server reads again when they change."""
     namespace = server.namespace
     authentication = {"authentication-config.yaml": base.to_json(_authentication(server))}
+    wildcard = server.wildcard
+    pair = {"tls.crt": wildcard.certificate, "tls.key": wildcard.key} if wildcard else {}
     return [
+        *([base.secret(WILDCARD, namespace, pair, labels=labels)] if pair else []),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -375,6 +384,8 @@ def _secret_volumes(server: ApiServer) -> tuple[list[Manifest], dict[str, str]]:
         "static-token": (secrets.static_token, ["static_tokens.csv"]),
         "encryption": (secrets.encryption_configuration, ["encryption-configuration.yaml"]),
     }
+    if server.wildcard:
+        wanted["wildcard"] = (WILDCARD, ["tls.crt", "tls.key"])
     if server.workers:
         wanted |= {
             "kubelet-ca": (secrets.kubelet_ca_bundle, ["bundle.crt"]),
@@ -463,6 +474,10 @@ def _flags(server: ApiServer) -> list[str]:
             # for 2 minutes after the issuer has been removed.
             "authentication-token-webhook-cache-ttl": "10s",
         }
+    if server.wildcard:
+        # The API server reads both files again within a minute after they change.
+        pair = f"{_SECRETS}/wildcard/tls.crt,{_SECRETS}/wildcard/tls.key"
+        flags["tls-sni-cert-key"] = f"{pair}:{server.wildcard_host}"
     if gates := settings.get("featureGates"):
         flags["feature-gates"] = _pairs(gates)
     if runtime := settings.get("runtimeConfig"):

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from api import resources
 from api.constants import GARDEN_NAMESPACE, ROLE, ROLE_SEED, SEED_NAMESPACE_PREFIX
-from api.decisions.seeds import is_copied
+from api.decisions.seeds import ingress_domain_of, is_copied
 from kube.client import KubeClient, Object
 from kube.objects import owner_reference
 
@@ -46,11 +46,11 @@ async def deploy_namespace(garden: KubeClient, seed: Object) -> None:
     await garden.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, manager=MANAGER, live=live)
 
 
-async def copy_secrets(garden: KubeClient, seed: str, sources: Iterable[Object]) -> None:
+async def copy_secrets(garden: KubeClient, seed: Object, sources: Iterable[Object]) -> None:
     """Copy Secrets of namespace ``garden`` into the namespace of a Seed, and delete copies whose source is gone."""
-    namespace = seed_namespace(seed)
+    namespace, domain = seed_namespace(seed["metadata"]["name"]), ingress_domain_of(seed)
     copies = {each["metadata"]["name"]: each for each in await garden.list(resources.SECRET, namespace, labels=ROLE)}
-    for source in filter(is_copied, sources):
+    for source in (each for each in sources if is_copied(each, domain)):
         name = source["metadata"]["name"]
         wanted = {
             "apiVersion": "v1",

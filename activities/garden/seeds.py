@@ -92,7 +92,7 @@ class GardenSeedActivities:
         """
         seed = await self._garden.get(resources.SEED, task.name)
         await deploy_namespace(self._garden, seed)
-        await copy_secrets(self._garden, task.name, await secrets_of_garden(self._garden))
+        await copy_secrets(self._garden, seed, await secrets_of_garden(self._garden))
         return TaskResult(note=seed_namespace(task.name))
 
     # Deletion

@@ -37,6 +37,7 @@ from activities.seed.issuer import issuer_of
 from activities.seed.logins import read_logins, read_token_webhook
 from activities.seed.namespace import write_shoot_status
 from activities.seed.secrets import generate_encryption_configuration
+from activities.seed.wildcard import wildcard_of
 from api import resources
 from api.constants import KEY_POPULATED
 from api.contracts.operations import ForwardTask, OperationType, ShootTask, TaskResult
@@ -113,14 +114,14 @@ class ControlPlaneActivities:
     async def update_advertised_addresses(self, task: ShootTask) -> TaskResult:
         """Write to the Shoot's status at which addresses its API server will answer."""
         view = await self._clusters.cluster(task.technical_id)
-        names = ApiNames.of(view)
-        found = {"external": names.external, "internal": names.internal}
+        names, wildcard = ApiNames.of(view), await wildcard_of(self._clusters, view)
+        found = {"external": names.external, "wildcard-tls-seed-bound": wildcard.host, "internal": names.internal}
         addresses = [{"name": name, "url": f"https://{host}"} for name, host in found.items() if host]
         issuer = await issuer_of(self._clusters, view)
         addresses.append({"name": "service-account-issuer", "url": issuer.url})
         if (view.shoot.get("status") or {}).get("advertisedAddresses") != addresses:
             await write_shoot_status(self._clusters, task, {"advertisedAddresses": addresses})
-        return TaskResult(note=addresses[0]["url"])
+        return TaskResult(note="; ".join(filter(None, (addresses[0]["url"], wildcard.note))))
 
     @activity.defn
     async def deploy_apiserver_sni(self, task: ShootTask) -> TaskResult:
@@ -130,9 +131,9 @@ class ControlPlaneActivities:
             return _ASLEEP
         if (place := await self._handlers.place(task)) is None:
             return TaskResult(note=note_of_none(task))
-        names = ApiNames.of(view)
+        names, wildcard = ApiNames.of(view), await wildcard_of(self._clusters, view)
         exposure = gateway.ApiServerExposure(
-            hosts=tuple(host for host in (names.external, names.internal) if host),
+            hosts=tuple(host for host in (names.external, names.internal, wildcard.host) if host),
             api_server=gateway.Upstream(service=apiserver.NAME, port=apiserver.PORT),
             vpn=None
             if view.workerless
@@ -205,10 +206,11 @@ class ControlPlaneActivities:
 
     async def _deploy_apiserver(self, task: ShootTask) -> TaskResult:
         view = await self._clusters.cluster(task.technical_id)
-        secrets, policy, issuer = await asyncio.gather(
+        secrets, policy, issuer, wildcard = await asyncio.gather(
             self._secrets(task, view),
             self._audit_policy(task, view),
             issuer_of(self._clusters, view),
+            wildcard_of(self._clusters, view),
         )
         names = ApiNames.of(view)
         networks = Networks.of(view)
@@ -238,10 +240,15 @@ class ControlPlaneActivities:
             webhooks=wanted.webhooks,
             plugin_kubeconfigs=wanted.plugin_kubeconfigs,
             token_webhook=await read_token_webhook(self._clusters, task, view),
+            wildcard_host=wildcard.host,
+            wildcard=wildcard.certificate,
             workers=not view.workerless,
             failure_tolerance=failure_tolerance(view),
         )
-        await rollout.deploy(self._clusters.seed, apiserver.objects(server))
+        seed, namespace = self._clusters.seed, task.technical_id
+        await rollout.deploy(seed, apiserver.objects(server))
+        if not wildcard.host and await seed.find(resources.SECRET, apiserver.WILDCARD, namespace) is not None:
+            await rollout.delete(seed, [(resources.SECRET, apiserver.WILDCARD)], namespace)
         return TaskResult(secrets=secrets.generated, note=f"kube-apiserver {server.version}")
 
     @activity.defn
@@ -281,7 +288,11 @@ class ControlPlaneActivities:
         seed, caches = self._clusters.seed, self._clusters.seed_caches
         await rollout.end(seed, caches, task.technical_id, apiserver.SELECT, _DELETION_SECONDS)
         await rollout.delete_component(self._clusters.seed, apiserver.NAME, task.technical_id, apiserver.SELECT)
-        files = [(resources.CONFIG_MAP, apiserver.AUTHENTICATION), (resources.SECRET, apiserver.AUTHORIZATION)]
+        files = [
+            (resources.CONFIG_MAP, apiserver.AUTHENTICATION),
+            (resources.SECRET, apiserver.AUTHORIZATION),
+            (resources.SECRET, apiserver.WILDCARD),
+        ]
         await rollout.delete(self._clusters.seed, files, task.technical_id)
         return TaskResult()
 

@@ -22,6 +22,7 @@ from api.constants import GARDEN_NAMESPACE, PURPOSE_TESTING
 from api.contracts.operations import ShootTask, TaskResult
 from api.decisions import alerting
 from api.decisions.alerting import Smarthost
+from api.decisions.seeds import ingress_domain_of
 from api.errors import ErrorCode
 from api.names import ingress_host, project_and_shoot
 from api.resources import Resource
@@ -202,4 +203,4 @@ def is_wanted(view: ClusterView) -> bool:
 
 
 def _ingress_domain(view: ClusterView) -> str:
-    return str((view.seed["spec"].get("ingress") or {}).get("domain") or "")
+    return ingress_domain_of(view.seed)

@@ -12,12 +12,12 @@ from api.constants import (
     ROLE,
 )
 from api.contracts.operations import OperationType
+from api.decisions.wildcard_certificates import WILDCARD_ROLE, is_for
 
 _ASKED = (OPERATION_RECONCILE, OPERATION_RETRY)
 """Values of the operation annotation that start an operation of a Seed."""
 _COPIED = (
     "alerting",
-    "controlplane-cert",
     "global-monitoring",
     "helm-pull-secret",
     "oci-ca-bundle",
@@ -84,9 +84,18 @@ def hindrances(
     return told
 
 
-def is_copied(secret: Mapping[str, Any]) -> bool:
-    """Whether every seed gets a copy of a Secret of namespace ``garden``."""
-    return (secret["metadata"].get("labels") or {}).get(ROLE) in _COPIED
+def is_copied(secret: Mapping[str, Any], ingress_domain: str) -> bool:
+    """Whether a seed with this ingress domain gets a copy of a Secret of namespace ``garden``.
+
+    A certificate of control planes goes only to the seed that it is for.
+    """
+    role = (secret["metadata"].get("labels") or {}).get(ROLE)
+    return role in _COPIED or (role == WILDCARD_ROLE and is_for(secret, ingress_domain))
+
+
+def ingress_domain_of(seed: Mapping[str, Any]) -> str:
+    """Ingress domain of a Seed; empty if it has none."""
+    return str((seed["spec"].get("ingress") or {}).get("domain") or "")
 
 
 def _homes(shoot: Mapping[str, Any]) -> set[str | None]:

@@ -57,7 +57,7 @@ class SeedNamespaces:
         except ApplicationError as error:
             await emit(self._client, seed, MANAGER, "NamespaceReconcileFailed", error.message, "Warning")
             raise TryAgain(error.message) from None
-        await copy_secrets(self._client, key.name, self.sources.list())
+        await copy_secrets(self._client, seed, self.sources.list())
         log.debug("namespace %s is up to date", seed_namespace(key.name))
 
 

@@ -92,4 +92,4 @@ def test_an_unused_seed_can_be_deleted() -> None:
 )
 def test_no_credentials_of_domains_are_copied_to_every_seed(role: str | None, copied: bool) -> None:
     labels = {"gardener.cloud/role": role} if role else {}
-    assert is_copied({"metadata": {"labels": labels}}) is copied
+    assert is_copied({"metadata": {"labels": labels}}, "ingress.example.org") is copied

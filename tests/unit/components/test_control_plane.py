@@ -31,6 +31,7 @@ from activities.seed.first_token import FirstToken
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.system import ShootSystemActivities
 from api.contracts.operations import ForwardTask, OperationType, ShootRef, ShootTask
+from tests import certificates
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 from workers.resource_manager.config import ResourceManagerConfig
@@ -39,6 +40,8 @@ NAMESPACE = "shoot--dev--a"
 SECRETS = "/api/v1/secrets"
 MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
+CLUSTERS = "/apis/extensions.gardener.cloud/v1alpha1/clusters"
+CONFIG_MAPS = "/api/v1/configmaps"
 SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
 TASK = ShootTask(
     shoot=ShootRef(namespace="garden-dev", name="a", uid="u-1"),
@@ -246,6 +249,40 @@ async def test_owners_learn_all_names_of_their_api_server(world):
             {"name": "service-account-issuer", "url": "https://api.a.dev.internal.example.org"},
         ],
     }
+
+
+async def test_with_a_certificate_of_the_seed_clients_need_no_authority_of_the_cluster(world):
+    domain, host = "ingress.seed-1.example.org", "api-dev--a.ingress.seed-1.example.org"
+    seed = {**SEED, "spec": {**SEED["spec"], "ingress": {"domain": domain}}}
+    world.seed.change(CLUSTERS, NAMESPACE, None, {"spec": {"seed": seed}})
+    made = certificates.pair(f"*.{domain}")
+    world.garden.put(SECRETS, certificates.secret(made, namespace="seed-seed-1"), "seed-seed-1")
+
+    for activity in ("deploy_apiserver", "deploy_apiserver_sni", "update_advertised_addresses"):
+        await getattr(world.control_plane, activity)(TASK)
+
+    found = world.secret("kube-apiserver-wildcard")["data"]
+    assert {key: base64.b64decode(value) for key, value in found.items()} == {
+        "tls.crt": made.certificate,
+        "tls.key": made.key,
+    }
+    command = _command(world.seed.find(DEPLOYMENTS, "kube-apiserver", NAMESPACE))
+    files = "/srv/kubernetes/wildcard/tls.crt,/srv/kubernetes/wildcard/tls.key"
+    assert f"--tls-sni-cert-key={files}:{host}" in command
+    exposed = json.loads(world.seed.find(CONFIG_MAPS, "apiserver-exposure", NAMESPACE)["data"]["exposure.json"])
+    assert exposed["hosts"] == ["api.a.dev.shoot.example.org", "api.a.dev.internal.example.org", host]
+    addresses = world.garden.find(SHOOTS, "a", "garden-dev")["status"]["advertisedAddresses"]
+    assert [each["name"] for each in addresses][:3] == ["external", "wildcard-tls-seed-bound", "internal"]
+    assert addresses[1]["url"] == f"https://{host}"
+
+    world.garden.remove(SECRETS, "wildcard", "seed-seed-1")
+    await world.control_plane.deploy_apiserver(TASK)
+    assert world.secret("kube-apiserver-wildcard") is None
+    assert "tls-sni-cert-key" not in str(_command(world.seed.find(DEPLOYMENTS, "kube-apiserver", NAMESPACE)))
+
+
+def _command(deployment):
+    return deployment["spec"]["template"]["spec"]["containers"][0]["command"]
 
 
 async def test_with_a_managed_issuer_tokens_name_the_gardens_host_and_those_of_before_are_accepted(world):

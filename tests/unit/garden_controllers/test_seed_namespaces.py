@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api import resources
+from tests import certificates
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
@@ -67,6 +68,18 @@ async def test_credentials_of_domains_are_not_copied(api: ApiServer) -> None:
     await until(lambda: copy(api, "zz-mail"))
     assert copy(api, "domain") is None
     assert copy(api, "internal") is None
+
+
+async def test_a_certificate_for_control_planes_is_copied_to_its_own_seed_only(api: ApiServer) -> None:
+    api.put(SEEDS, {
+        "metadata": {"name": "seed-5", "uid": "uid-5", "finalizers": ["gardener"]},
+        "spec": {"ingress": {"domain": "ingress.seed-5.example.org"}},
+    })  # fmt: skip
+    api.put(SECRETS, certificates.secret(certificates.pair("*.ingress.seed-5.example.org")), "garden")
+    secret(api, "zz-mail", "alerting")
+    await until(lambda: copy(api, "wildcard", "seed-seed-5"))
+    await until(lambda: copy(api, "zz-mail"))
+    assert copy(api, "wildcard") is None
 
 
 async def test_a_copy_that_lost_its_role_at_the_source_is_deleted(api: ApiServer) -> None:
