@@ -48,12 +48,12 @@ def test_a_command_runs_on_a_node_and_its_status_comes_back(shoot: Shoot, tmp_pa
 def test_logs_of_a_node_are_read_while_its_kubelet_does_not_answer(shoot: Shoot, tmp_path: Path) -> None:
     node = min(name for pool in shoot.nodes().values() for name in pool)
     read = "sudo journalctl --unit=kubelet --lines=3 --no-pager"
-    stopped = f"sudo systemctl stop kubelet; systemctl is-active kubelet; {read}; sudo systemctl start kubelet"
+    stopped = f"sudo systemctl stop kubelet; sudo systemctl is-active kubelet; {read}; sudo systemctl start kubelet"
 
     status, output, errors = ended(command(shoot, tmp_path, node, "--", stopped))
     assert status == 0, errors
     state, *log = output.splitlines()
-    assert state == "inactive"
+    assert state in ("inactive", "failed"), output
     assert any("kubelet" in line for line in log), output
     healthz = shoot.argv("get", "--raw", f"/api/v1/nodes/{node}/proxy/healthz")
     eventually(lambda: subprocess.run(healthz, capture_output=True, check=False).returncode == 0, "it answers", 60)
