@@ -12,7 +12,7 @@ from tests.landscape.shoots import Shoot, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples/managed-seed"
 GARDEN = "garden"
-READY_SECONDS = 240.0
+READY_SECONDS = 480.0
 CONDITIONS = ("GardenletReady", "ExtensionsReady", "BackupBucketsReady", "SeedSystemComponentsHealthy")
 
 

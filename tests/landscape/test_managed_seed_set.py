@@ -21,12 +21,14 @@ from tests.landscape.kills import CONTROLLER_MANAGER, GARDENLETS, kill
 from tests.landscape.seed_shoots import EXAMPLES, GARDEN, READY_SECONDS, SeedShoot, example, objects
 from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(1800, func_only=True)]
 
 NAME = "edge"
 ROLLED = "example.org/rolled"
 """Label of nodes and Seeds that the changed templates add."""
-_GROWTH = CREATION + READY_SECONDS
+_CREATION = 2 * CREATION
+"""Limit for the Shoot of a seed: it is made beside another seed with its Shoot, while processes are killed."""
+_GROWTH = _CREATION + READY_SECONDS
 _REMOVAL = 1.5 * DELETION
 """Limit for one replica: the deletion of its Seed, then of its Shoot."""
 
@@ -105,7 +107,7 @@ def test_a_set_of_one_grows_by_its_use_though_its_processes_are_killed(seeds: Se
 
     with hosted.created(hosted.without_workers(seedName=first.name)):
         seeds.kubectl("apply", "-f", str(EXAMPLES / "seed-autoscaler.yaml"))
-        for created, seconds in (("shoot", 60), ("managedseed", CREATION), ("seed", READY_SECONDS)):
+        for created, seconds in (("shoot", 60), ("managedseed", _CREATION), ("seed", READY_SECONDS)):
             second.wait("create", f"{created}/{second.name}", seconds)
             kill(seeds.landscape, *processes)
         second.kill_gardenlet()
