@@ -131,7 +131,7 @@ class Applier:
         if starts_trial:
             _store(self._before_file, last)
         changes = Changes(self._pending_file)
-        self._containerd(spec.get("criConfig") or {}, changes)
+        self._containerd(spec.get("criConfig") or {}, last.get("spec", {}).get("criConfig") or {}, changes)
         for file in files:
             if "imageRef" not in file["content"]:
                 self._write(file, changes)
@@ -155,7 +155,7 @@ class Applier:
         changes.done()
         return restart_self
 
-    def _containerd(self, cri: Mapping[str, Any], changes: Changes) -> None:
+    def _containerd(self, cri: Mapping[str, Any], last: Mapping[str, Any], changes: Changes) -> None:
         if not cri:
             return
         for registry in (cri.get("containerd") or {}).get("registries") or ():
@@ -165,7 +165,7 @@ class Applier:
                 self._system.write(path, content.encode(), _DEFAULT_MODE)
         present = self._system.path(containerd.CONFIG)
         text = present.read_text() if present.exists() else "version = 2\n"
-        changed = containerd.changed_config(text, cri)
+        changed = containerd.changed_config(text, cri, last)
         if changed is not None:
             changes.file(containerd.CONFIG)
             self._system.write(containerd.CONFIG, changed.encode(), _DEFAULT_MODE)

@@ -14,8 +14,11 @@ _CRI = ("plugins", "io.containerd.grpc.v1.cri")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def changed_config(text: str, cri: Mapping[str, Any]) -> str | None:
-    """The new configuration, or None if the current one already holds all that ``criConfig`` requires."""
+def changed_config(text: str, cri: Mapping[str, Any], last: Mapping[str, Any]) -> str | None:
+    """The new configuration, or None if the current one already holds all that ``criConfig`` requires.
+
+    ``last``: the ``criConfig`` that was applied last. Plugins that only it added are removed.
+    """
     present = tomllib.loads(text)
     wanted = copy.deepcopy(present)
     containerd = cri.get("containerd") or {}
@@ -26,7 +29,12 @@ def changed_config(text: str, cri: Mapping[str, Any]) -> str | None:
         _set(wanted, runc, driver == "systemd")
     if containerd.get("registries"):
         _set(wanted, (*_CRI, "registry", "config_path"), REGISTRIES)
-    for plugin in containerd.get("plugins") or ():
+    plugins = containerd.get("plugins") or ()
+    kept = [plugin["path"] for plugin in plugins]
+    for plugin in (last.get("containerd") or {}).get("plugins") or ():
+        if plugin.get("op", "add") == "add" and plugin["path"] not in kept:
+            _remove(wanted, ("plugins", *plugin["path"]))
+    for plugin in plugins:
         path = ("plugins", *plugin["path"])
         if plugin.get("op", "add") == "remove":
             _remove(wanted, path)

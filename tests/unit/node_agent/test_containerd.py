@@ -36,7 +36,7 @@ def test_a_written_configuration_reads_back_the_same(document: dict[str, Any]) -
 
 
 def test_only_configured_settings_change() -> None:
-    text = changed_config(PRESENT, {"containerd": {"sandboxImage": "new"}, "cgroupDriver": "systemd"})
+    text = changed_config(PRESENT, {"containerd": {"sandboxImage": "new"}, "cgroupDriver": "systemd"}, {})
     assert text is not None
     changed, before = tomllib.loads(text), tomllib.loads(PRESENT)
     before["plugins"][CRI]["sandbox_image"] = "new"
@@ -46,7 +46,7 @@ def test_only_configured_settings_change() -> None:
 
 def test_an_unchanged_configuration_causes_no_restart() -> None:
     """containerd restarts for a change, and that interrupts pulls and logs."""
-    assert changed_config(PRESENT, {"containerd": {"sandboxImage": "old"}, "cgroupDriver": "cgroupfs"}) is None
+    assert changed_config(PRESENT, {"containerd": {"sandboxImage": "old"}, "cgroupDriver": "cgroupfs"}, {}) is None
 
 
 def test_an_extension_adds_and_removes_settings_of_plugins() -> None:
@@ -54,7 +54,7 @@ def test_an_extension_adds_and_removes_settings_of_plugins() -> None:
         {"path": [CRI, "containerd", "runtimes", "runsc"], "values": {"runtime_type": "io.containerd.runsc.v1"}},
         {"op": "remove", "path": [CRI, "disable_apparmor"]},
     ]
-    text = changed_config(PRESENT, {"containerd": {"sandboxImage": "old", "plugins": plugins}})
+    text = changed_config(PRESENT, {"containerd": {"sandboxImage": "old", "plugins": plugins}}, {})
     assert text is not None
     cri = tomllib.loads(text)["plugins"][CRI]
     assert cri["containerd"]["runtimes"]["runsc"] == {"runtime_type": "io.containerd.runsc.v1"}
@@ -62,7 +62,19 @@ def test_an_extension_adds_and_removes_settings_of_plugins() -> None:
     assert "disable_apparmor" not in cri
 
 
+def test_a_plugin_that_is_no_longer_wanted_is_removed() -> None:
+    runsc = {"path": [CRI, "containerd", "runtimes", "runsc"], "values": {"runtime_type": "io.containerd.runsc.v1"}}
+    cri = {"containerd": {"sandboxImage": "old", "plugins": [runsc]}}
+    added = changed_config(PRESENT, cri, {})
+    assert added is not None
+    assert changed_config(added, cri, cri) is None
+
+    removed = changed_config(added, {"containerd": {"sandboxImage": "old", "plugins": []}}, cri)
+    assert removed is not None
+    assert tomllib.loads(removed) == tomllib.loads(PRESENT)
+
+
 @pytest.mark.parametrize("path", [[CRI, "no", "such"], ["other"]])
 def test_removing_what_is_not_there_changes_nothing(path: list[str]) -> None:
     plugins = [{"op": "remove", "path": path}]
-    assert changed_config(PRESENT, {"containerd": {"sandboxImage": "old", "plugins": plugins}}) is None
+    assert changed_config(PRESENT, {"containerd": {"sandboxImage": "old", "plugins": plugins}}, {}) is None
