@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.constants import KUBE_RESERVED
+from api.constants import CONTAINER_RUNTIME_PREFIX, KUBE_RESERVED
 
 _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
 """Settings of the kubelet, in addition to reservations, that change the resources for scheduled pods: a running node
@@ -145,6 +145,12 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return f"gardener-node-agent-{pool['name']}-{digest}"
+
+
+def container_runtime_labels(pool: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of a pool's Nodes and OperatingSystemConfigs: one for each container runtime beside containerd's own."""
+    runtimes = (pool.get("cri") or {}).get("containerRuntimes") or ()
+    return {f"{CONTAINER_RUNTIME_PREFIX}{each['type']}": "true" for each in runtimes}
 
 
 def operating_system_config_names(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> tuple[str, str]:

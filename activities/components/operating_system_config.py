@@ -14,7 +14,7 @@ from typing import Any
 from activities.components import coredns, kube_proxy, node_local_dns, root_certificates, ssh_access
 from api import constants, images, resources
 from api.decisions.versions import Version
-from api.names import node_agent_secret_name
+from api.names import container_runtime_labels, node_agent_secret_name
 
 BOOTSTRAPPERS_GROUP = "system:bootstrappers"
 BOOTSTRAP_TOKEN_PLACEHOLDER = "<<BOOTSTRAP_TOKEN>>"
@@ -33,6 +33,8 @@ _CLUSTER_CA = f"{_AGENT}/ca.crt"
 _KUBELET_CONFIG = f"{_KUBELET}/config/kubelet"
 _KUBELET_BOOTSTRAP = f"{_KUBELET}/kubeconfig-bootstrap"
 _KUBELET_CA = f"{_KUBELET}/ca.crt"
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _KERNEL_SETTINGS_FILE = "/etc/sysctl.d/99-k8s-general.conf"
 
@@ -163,7 +165,8 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
         "criConfig": {
             "name": "containerd",
             "cgroupDriver": "cgroupfs",
-            "containerd": {"sandboxImage": images.PAUSE},
+            # The gardenlet owns the empty list, so each of its writes replaces the plugins that extensions have added.
+            "containerd": {"sandboxImage": images.PAUSE, "plugins": []},
         },
         "files": [
             *_agent_files(node),
@@ -174,7 +177,7 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             *(_file(*each) for each in ssh_access.files(node.ssh_keys)),
         ],
         "units": [
-            *_units(node),
+            *_units(node, _containerd_drop_ins(node)),
             {"name": "systemd-sysctl.service", "command": "restart", "filePaths": [_KERNEL_SETTINGS_FILE]},
             *ssh_access.units(node.ssh_keys),
         ],
@@ -286,6 +289,7 @@ def node_labels(node: NodeConfig) -> dict[str, str]:
         constants.WORKER_NODE_AGENT_SECRET: node.key,
         constants.WORKER_CRI_NAME: (node.pool.get("cri") or {}).get("name", "containerd"),
         constants.WORKER_SYSTEM_COMPONENTS: str(bool(system_components)).lower(),
+        **container_runtime_labels(node.pool),
     }
 
 
@@ -363,10 +367,19 @@ def _kubelet_files(node: NodeConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _units(node: NodeConfig) -> list[dict[str, Any]]:
+def _containerd_drop_ins(node: NodeConfig) -> Sequence[Mapping[str, str]]:
+    """containerd looks up the programs of a further container runtime in its PATH."""
+    if not container_runtime_labels(node.pool):
+        return ()
+    content = f"[Service]\nEnvironment=PATH={constants.CONTAINER_RUNTIME_BINARIES}:{_PATH}\n"
+    return ({"name": "10-container-runtimes.conf", "content": content},)
+
+
+def _units(node: NodeConfig, containerd_drop_ins: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]]:
+    drop_ins = {"dropIns": list(containerd_drop_ins)} if containerd_drop_ins else {}
     return [
         *root_certificates.units(node.root_certificates),
-        {"name": "containerd.service", "enable": True, "command": "start"},
+        {"name": "containerd.service", "enable": True, "command": "start", **drop_ins},
         {
             "name": _KUBELET_UNIT,
             "enable": True,

@@ -35,6 +35,7 @@ from activities.seed.secrets import ssh_public_keys
 from api import resources
 from api.constants import (
     BACKUP_ENTRY_TAKEN_OVER,
+    CONTAINER_RUNTIME_BINARIES,
     FINALIZER,
     GARDEN_NAMESPACE,
     SHOOT_PURPOSE,
@@ -44,14 +45,13 @@ from api.contracts.operations import OperationType, ShootTask, TaskResult, backu
 from api.decisions import ssh
 from api.decisions.registrations import Phase
 from api.decisions.workload_identity import is_identity
-from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
+from api.names import container_runtime_labels, dns_record_type, internal_api_domain, node_agent_secret_name
 from api.times import timestamp
 from kube.errors import NotFound
 from kube.objects import owner_reference
 
 _KEPT = "kept for the source seed, which is lost: its etcd must read there that it is superseded"
 _REVOKED_SECONDS = 30
-_RUNTIME_BINARIES = "/var/bin/containerruntimes"
 
 
 Operation = Callable[[Extensions, Kind, ShootTask], Awaitable[TaskResult]]
@@ -536,7 +536,7 @@ class ExtensionActivities:
             for runtime in (pool.get("cri") or {}).get("containerRuntimes") or ():
                 spec = {
                     "type": runtime["type"],
-                    "binaryPath": _RUNTIME_BINARIES,
+                    "binaryPath": CONTAINER_RUNTIME_BINARIES,
                     "workerPool": {"name": pool["name"], "selector": selector},
                     **_optional(providerConfig=runtime.get("providerConfig")),
                 }
@@ -647,7 +647,7 @@ class ExtensionActivities:
             "machineImage": {key: pool["machine"]["image"][key] for key in ("name", "version")},
             "nodeAgentSecretName": key,
             "userDataSecretRef": {"name": user_data, "key": "cloud_config"},
-            "labels": {**(pool.get("labels") or {}), **labels},
+            "labels": {**(pool.get("labels") or {}), **labels, **container_runtime_labels(pool)},
             "kubernetesVersion": version,
             **_optional(
                 kubeletConfig=(pool.get("kubernetes") or {}).get("kubelet")

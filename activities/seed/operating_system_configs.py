@@ -27,7 +27,12 @@ from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.decisions import ssh
 from api.errors import ErrorCode
-from api.names import internal_api_domain, node_agent_secret_name, operating_system_config_names
+from api.names import (
+    container_runtime_labels,
+    internal_api_domain,
+    node_agent_secret_name,
+    operating_system_config_names,
+)
 from api.resources import Resource
 from kube.cache import Cache
 from kube.client import KubeClient
@@ -61,7 +66,7 @@ class OperatingSystemConfigActivities:
             provider_config = pool["machine"]["image"].get("providerConfig")
             trusted = root_certificates.bundle(view.cloud_profile["spec"].get("caBundle"), pool.get("caBundle"))
             node = NodeConfig(view.shoot, pool, server, cluster_ca, kubelet_ca, provider_config, ssh_keys, trusted)
-            labels = {constants.WORKER_POOL: pool["name"]}
+            labels = {constants.WORKER_POOL: pool["name"], **container_runtime_labels(pool)}
             for name, spec in zip(
                 operating_system_config_names(view.shoot, pool),
                 (config.provision(node), config.reconcile(node)),

@@ -419,10 +419,12 @@ def _system_components(flow: ShootFlow, case: _Case, extended: list[str]) -> Non
         after=["wait_infrastructure", "wait_control_plane_extension"],
         unless=case.workerless or ssh,
     )
+    # A runtime's extension adds its programs to the OperatingSystemConfigs while they are written.
+    runtimes = ["wait_container_runtimes"] if case.facts.container_runtimes else []
     add(
         OperatingSystemConfigs.deploy_os_configs,
         unless=case.workerless,
-        after=["wait_infrastructure", "wait_control_plane_extension", "delete_bastions", *extended],
+        after=["wait_infrastructure", "wait_control_plane_extension", "delete_bastions", *extended, *runtimes],
     )
     add(Extensions.wait_os_configs, completes="deploy_os_configs", unless=case.workerless, **wait(minutes=3))
     add(ShootSystem.deploy_shoot_system, after=["wait_apiserver", *extended], unless=case.asleep)

@@ -57,6 +57,17 @@ def test_the_first_boot_s_kubelet_is_the_one_that_the_agent_keeps() -> None:
         assert files(first)[path] == files(later)[path]
 
 
+def test_a_pool_with_a_container_runtime_labels_its_nodes_and_lets_containerd_find_its_programs() -> None:
+    """Extensions find the OperatingSystemConfigs and nodes of such pools by the label."""
+    pool = {"cri": {"name": "containerd", "containerRuntimes": [{"type": "gvisor"}]}}
+    later = units(config.reconcile(node(pool)))
+
+    assert "containerruntime.worker.gardener.cloud/gvisor=true" in later["kubelet.service"]["content"]
+    [drop_in] = later["containerd.service"]["dropIns"]
+    assert "Environment=PATH=/var/bin/containerruntimes:/usr/local/sbin:" in drop_in["content"]
+    assert "dropIns" not in units(config.reconcile(node()))["containerd.service"]
+
+
 def test_placeholders_travel_in_the_clear_and_only_in_user_data() -> None:
     """The machine controller manager replaces them in the text; encoded, it would not find them."""
     first = files(config.provision(node()))
