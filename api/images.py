@@ -45,6 +45,8 @@ POSTGRESQL = f"docker.io/library/postgres:{POSTGRESQL_VERSION}"
 PAUSE = f"registry.k8s.io/pause:{PAUSE_VERSION}"
 
 
+RUNTIME_GVISOR = f"ghcr.io/gardener-on-temporal/runtime-gvisor:{OWN_VERSION}"
+"""Image from which node agents copy gVisor's programs: Debian's runsc, and its shim for containerd."""
 CSI_DRIVER = f"ghcr.io/gardener-on-temporal/csi-driver-local:{OWN_VERSION}"
 """Image of provider-local's CSI driver on nodes: one static binary."""
 

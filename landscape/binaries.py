@@ -35,6 +35,8 @@ OLDER_KUBERNETES_VERSION = "1.36.3"
 """Older versions, for tests of upgrades; built only on request."""
 FLANNEL_CNI_VERSION = "0.9.1"
 VERSITYGW_VERSION = "1.8.0"
+GVISOR_SHIM_VERSION = "0.0.0-20240722211153-64c016c92987"
+"""The newest shim in the Go modules that Debian's containerd 1.6 can start: later ones answer in another form."""
 
 KUBERNETES_COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 
@@ -75,6 +77,8 @@ class Tool:
     """Package to install; ``tool``: all tools of the module."""
     emptied: tuple[str, tuple[str, ...]] | None = None
     """A module and files in it that are compiled as empty: we do not use them, or the module does not contain them."""
+    replaced: Mapping[str, Path] = field(default_factory=dict)
+    """Files of the module in ``emptied``, each with our file that is compiled in its place."""
     program: Path | None = None
     """Source of the program, if it is not in the directory of the module's go.mod."""
     tags: tuple[str, ...] = ()
@@ -215,6 +219,23 @@ def flannel_cni() -> Tool:
         _TOOLS / "flannel-cni",
         "",
         renames={"flannel": "flannel-cni"},
+    )
+
+
+def gvisor_shim() -> Tool:
+    """gVisor's shim for containerd, which Debian's package of runsc lacks."""
+    ours = _TOOLS / "gvisor-shim" / "oom.go"
+    source = hashlib.sha256(ours.read_bytes()).hexdigest()[:12]
+    return Tool(
+        "gvisor-shim",
+        f"{GVISOR_SHIM_VERSION}-{source}",
+        ("containerd-shim-runsc-v1",),
+        _TOOLS / "gvisor-shim",
+        "",
+        renames={"shim": "containerd-shim-runsc-v1"},
+        package="gvisor.dev/gvisor/shim",
+        emptied=("github.com/containerd/containerd", ()),
+        replaced={"sys/oom_unix.go": ours},
     )
 
 
@@ -573,6 +594,10 @@ async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mappi
     for file in files:
         nothing = f"package {Path(file).parent.name}\n" if file.endswith(".go") else ""
         write_file(copied / file, nothing.encode())
+    for file, ours in tool.replaced.items():
+        write_file(copied / file, ours.read_bytes())
+    if not (copied / "go.mod").exists():
+        write_file(copied / "go.mod", f"module {module}\n".encode())
     for name in ("go.mod", "go.sum"):
         write_file(scratch / name, (tool.module / name).read_bytes())
     with (scratch / "go.mod").open("a") as patched:

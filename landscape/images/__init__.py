@@ -64,6 +64,12 @@ def archive_for_engine(binaries: Binaries, progress: Progress = lambda _: None) 
         return _Builder(Layers(CACHE, progress), "", binaries).for_engine()
 
 
+def archive_of_gvisor(binaries: Binaries, progress: Progress = lambda _: None) -> Path:
+    """An archive with the image of gVisor's programs, which node agents copy to nodes."""
+    with _locked(progress):
+        return _Builder(Layers(CACHE, progress), "", binaries).of_gvisor()
+
+
 def archive_of_program(image: str, binary: Path, progress: Progress = lambda _: None) -> Path:
     """An archive with an image of one static program, which is in the root of the image, like Gardener's extensions."""
     with _locked(progress):
@@ -93,6 +99,11 @@ class _Builder:
 
     def of_program(self, image: str, name: str) -> Path:
         return self._archive(name, [Image(image, (self._binary(name, f"/{name}"),), (f"/{name}",))])
+
+    def of_gvisor(self) -> Path:
+        names = ("runsc", "containerd-shim-runsc-v1")
+        layer = self._layers.files("gvisor", [(Path(self._binaries[name]), f"/{name}") for name in names])
+        return self._archive("gvisor", [Image(images.RUNTIME_GVISOR, (layer,), ("/runsc",))])
 
     def _archives_of(self, role: Role) -> list[Path]:
         match role:
