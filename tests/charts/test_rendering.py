@@ -79,7 +79,7 @@ def test_there_is_a_chart_for_every_process_of_garden_and_seed():
         for each in kinds(rendered(name), "Deployment").values()
     }
     # The network of a production seed enforces NetworkPolicies itself; the agent is for landscapes, see decision 23.
-    assert found == set(MODELS) - {"network-policy-agent"} | {"front-door", "shoot-oidc-service"}
+    assert found == set(MODELS) - {"network-policy-agent"} | {"front-door", "runtime-gvisor", "shoot-oidc-service"}
 
 
 def _worker(pod: Object) -> str:
@@ -93,6 +93,7 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
     models = MODELS | {
         "front-door": "workers.front_door:FrontDoorConfig",
         "promote": "workers.promote:PromoteConfig",
+        "runtime-gvisor": "workers.gvisor.process:GvisorConfig",
         "setup": "workers.setup:SetupConfig",
         "shoot-oidc-service": "workers.oidc_service.process:OidcServiceConfig",
     }
@@ -105,7 +106,9 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
         file.write_text(kinds(objects, "ConfigMap")[volume["configMap"]["name"]]["data"]["config.yaml"])
         module, model = models[worker].split(":")
         config = load_config(getattr(importlib.import_module(module), model), file)
-        if worker in ("controller-manager", "gardenlet", "provider-local", "scheduler", "shoot-oidc-service"):
+        if worker in (
+            "controller-manager", "gardenlet", "provider-local", "runtime-gvisor", "scheduler", "shoot-oidc-service",
+        ):  # fmt: skip
             assert config.leader_election.leader_elect, f"two replicas of {worker} would both run its controllers"
 
 

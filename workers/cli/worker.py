@@ -30,6 +30,7 @@ _PROCESSES = {
     "promote": ("workers.promote", "Makes a build of the workers the current one, and ends."),
     "provider-local": ("workers.provider_local", "The infrastructure provider of the landscape."),
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
+    "runtime-gvisor": ("workers.gvisor", "The extension that makes gVisor usable in shoots."),
     "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),
     "shoot-oidc-service": ("workers.oidc_service", "The extension that deploys these authenticators in a seed."),
     "setup": ("workers.setup", "Prepares a garden and a Temporal, and ends."),
