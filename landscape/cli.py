@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from landscape import lifecycle, network, power
+from landscape import gvisor, lifecycle, network, power
 from landscape import temporal_certificates as certificates
 from landscape.errors import LandscapeError
 from landscape.plan import DEFAULT_NAME, SEEDS, Plan
@@ -132,6 +132,14 @@ def images_(output: str | None) -> None:
         shutil.copyfile(archive, output)
     else:
         click.echo(archive)
+
+
+@landscape.command(name="gvisor")
+@_name
+def gvisor_(name: str) -> None:
+    """Offer the container runtime gVisor to new Shoots. Repeat it after the next `up`."""
+    _run(gvisor.offer(lifecycle.require(name), Progress()))
+    click.echo("pools may have cri.containerRuntimes with type gvisor")
 
 
 @landscape.command(name="temporal-certificates")
