@@ -57,6 +57,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "kubectl -n garden annotate secret gardener-admission": "tests/landscape/test_own_credentials.py",
     },
     "docs/extensions.md": {"": "tests/landscape/test_installations.py"},
+    "docs/operations/gvisor.md": {"": "tests/landscape/test_container_runtime.py"},
     "docs/observability.md": {
         "curl": "tests/landscape/test_components.py",
         "kubectl -n garden create secret generic mails": "tests/landscape/test_alerts.py",
