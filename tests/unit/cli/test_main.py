@@ -53,6 +53,7 @@ FOR_OPERATORS_OF_PROCESSES = {
     "keys promote",
     "landscape cut",
     "landscape down",
+    "landscape gvisor",
     "landscape images",
     "landscape heal",
     "landscape kill",
