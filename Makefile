@@ -15,7 +15,7 @@ BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak histories benchmark-resource-manager lint docs site format lock clean python browser
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos histories benchmark-resource-manager lint docs site format lock clean python browser
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -71,6 +71,9 @@ images: venv packages ## Build the images of docker-compose.yaml, and load them 
 
 soak: venv ## Run thousands of simulated takeovers and disturbed watches, and send thousands of broken objects to admission.
 	$(BIN)/pytest tests/simulation tests/unit/admission/test_bad_input.py -m soak $(PYTEST_ARGS)
+
+chaos: venv packages ## Kill workers at every point of a Seed's flows, and servers in the middle, and compare effects by audit logs.
+	$(BIN)/python -m tests.chaos
 
 benchmark-resource-manager: venv ## Measure a resource manager with 500 objects, beside kubectl apply.
 	$(BIN)/python -m benchmarks.resource_manager -o json

@@ -14,18 +14,23 @@ TEMPORAL = Path(sys.executable).parent / "temporal"
 _START_SECONDS = 60
 
 
+def command(port: int, *flags: str) -> list[str]:
+    """A server at this port, with our search attributes."""
+    attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
+    queues = ["transfer", "timer", "visibility"]
+    speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
+    speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
+    own = [str(TEMPORAL), "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
+    return [*own, *attributes, *speed, *flags]
+
+
 @contextlib.contextmanager
 def dev_server() -> Iterator[str]:
     """Address of a real server, in a process that knows nothing of the event loops of tests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
-    queues = ["transfer", "timer", "visibility"]
-    speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
-    speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
-    command = [str(TEMPORAL), "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
-    server = subprocess.Popen([*command, *attributes, *speed], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(command(port), stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + _START_SECONDS
         while server.poll() is None and time.monotonic() < deadline:
