@@ -46,6 +46,7 @@ test: venv packages browser ## Run all tests except slow ones; landscape tests b
 	exit $$((others | on_landscape))
 
 test-slow: venv packages ## Run tests that use one cluster for minutes: move, repair, rolling update, lost nodes, reconciliation without changes.
+	@landscape/packages.sh gvisor
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 test-upgrade: venv packages ## Upgrade Kubernetes by a minor version, which is compiled once, and a landscape of an earlier version.

@@ -32,7 +32,7 @@ async def offer(plan: Plan, progress: Progress) -> None:
     """
     runsc = shutil.which("runsc")
     if runsc is None:
-        raise LandscapeError("runsc is not installed: run `apt-get install runsc`")
+        raise LandscapeError("runsc is not installed: run `landscape/packages.sh gvisor`")
     version = plan.kubernetes_version
     shim = await binaries.ensure((binaries.gvisor_shim(),), progress)
     found = await binaries.ensure(TOOLS["shoot"](version), progress)

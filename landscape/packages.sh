@@ -3,8 +3,9 @@
 #   packages.sh python     packages for a virtual environment
 #   packages.sh browser    Chromium, with which tests open the Temporal UI
 #   packages.sh engine     a container engine and docker-compose, if there is none
+#   packages.sh gvisor     gVisor, which machines of a landscape may offer to pods
 #   packages.sh            packages for a landscape
-#   packages.sh container  packages for a landscape in an empty container: all of the above except an engine
+#   packages.sh container  packages for a landscape in an empty container: all of the above except an engine and gVisor
 set -eu
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -20,6 +21,8 @@ if [ "${1-}" = python ]; then
     usable_python || missing="python3 python3-venv"
 elif [ "${1-}" = browser ]; then
     command -v chromedriver >/dev/null 2>&1 || missing="chromium chromium-driver"
+elif [ "${1-}" = gvisor ]; then
+    command -v runsc >/dev/null 2>&1 || missing="runsc"
 elif [ "${1-}" = engine ]; then
     # An engine from another source is good enough; then only docker-compose may be missing.
     docker info >/dev/null 2>&1 || command -v dockerd >/dev/null 2>&1 || missing="docker.io"
