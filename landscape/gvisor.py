@@ -22,6 +22,7 @@ from landscape.progress import Progress
 
 NAME = "runtime-gvisor"
 TYPE = "gvisor"
+_SHIM = "containerd-shim-runsc-v1"
 _CORE = "core.gardener.cloud/v1beta1"
 
 
@@ -36,7 +37,7 @@ async def offer(plan: Plan, progress: Progress) -> None:
     version = plan.kubernetes_version
     shim = await binaries.ensure((binaries.gvisor_shim(),), progress)
     found = await binaries.ensure(TOOLS["shoot"](version), progress)
-    programs = {name: shim[name] for name in ("containerd-shim-runsc-v1",)} | {"runsc": runsc}
+    programs = {_SHIM: shim[_SHIM], "runsc": runsc}
     with progress.step("image with gVisor's programs, for new machines"):
         archive = await asyncio.to_thread(images.archive_of_gvisor, programs, progress.say)
         others = await asyncio.to_thread(images.archives_for, "shoot", version, found, progress.say)
