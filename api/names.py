@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.constants import CONTAINER_RUNTIME_PREFIX, KUBE_RESERVED
+from api.constants import CONTAINER_RUNTIME_PREFIX, KUBE_RESERVED, SEED_NAMESPACE_PREFIX
 
 _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
 """Settings of the kubelet, in addition to reservations, that change the resources for scheduled pods: a running node
@@ -145,6 +145,11 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return f"gardener-node-agent-{pool['name']}-{digest}"
+
+
+def seed_namespace(seed: str) -> str:
+    """Namespace of a Seed in the garden."""
+    return f"{SEED_NAMESPACE_PREFIX}{seed}"
 
 
 def container_runtime_labels(pool: Mapping[str, Any]) -> dict[str, str]:

@@ -9,17 +9,13 @@ from collections.abc import Iterable
 from temporalio.exceptions import ApplicationError
 
 from api import resources
-from api.constants import GARDEN_NAMESPACE, ROLE, ROLE_SEED, SEED_NAMESPACE_PREFIX
+from api.constants import GARDEN_NAMESPACE, ROLE, ROLE_SEED
 from api.decisions.seeds import ingress_domain_of, is_copied
+from api.names import seed_namespace
 from kube.client import KubeClient, Object
 from kube.objects import owner_reference
 
 MANAGER = "gardener-controller-manager"
-
-
-def seed_namespace(seed: str) -> str:
-    """Name of the namespace of a Seed in the garden."""
-    return f"{SEED_NAMESPACE_PREFIX}{seed}"
 
 
 async def deploy_namespace(garden: KubeClient, seed: Object) -> None:

@@ -14,7 +14,6 @@ from activities.garden.seed_namespaces import (
     copy_secrets,
     deploy_namespace,
     secrets_of_garden,
-    seed_namespace,
 )
 from activities.heartbeat import heartbeating
 from api import resources
@@ -22,6 +21,7 @@ from api.constants import FINALIZER, GARDEN_NAMESPACE, OPERATION, SEED_LEASE_NAM
 from api.contracts.flows import SeedFailure
 from api.contracts.operations import OperationType, SeedTask, TaskResult
 from api.decisions.seeds import hindrances, is_asked
+from api.names import seed_namespace
 from api.resources import Resource
 from api.times import timestamp
 from kube.cache import Caches

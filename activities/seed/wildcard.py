@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from activities.clusters import Clusters, ClusterView
-from activities.garden.seed_namespaces import seed_namespace
 from api import resources
 from api.decisions import wildcard_certificates
 from api.decisions.seeds import ingress_domain_of
 from api.decisions.wildcard_certificates import WildcardCertificate
-from api.names import ingress_host, project_and_shoot
+from api.names import ingress_host, project_and_shoot, seed_namespace
 
 _PREFIX = "api"
 

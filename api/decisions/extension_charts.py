@@ -13,8 +13,9 @@ import json
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
-from api.constants import GARDEN_NAMESPACE, POD_SECURITY_ENFORCE, ROLE, ROLE_EXTENSION, SEED_NAMESPACE_PREFIX
+from api.constants import GARDEN_NAMESPACE, POD_SECURITY_ENFORCE, ROLE, ROLE_EXTENSION
 from api.decisions.conditions import Finding, find_condition
+from api.names import seed_namespace
 from api.resources import Object, ObjectView
 
 VALID, INSTALLED, HEALTHY, PROGRESSING = "Valid", "Installed", "Healthy", "Progressing"
@@ -285,7 +286,7 @@ def _said(condition: Mapping[str, Any], otherwise: str) -> str:
 def access_secret(installation: str, seed: str) -> Object:
     """Secret for the token of the extension's ServiceAccount in the garden, which the token requestor keeps valid."""
     group = "resources.gardener.cloud"
-    account = {"name": account_of(installation), "namespace": f"{SEED_NAMESPACE_PREFIX}{seed}"}
+    account = {"name": account_of(installation), "namespace": seed_namespace(seed)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",

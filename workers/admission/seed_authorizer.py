@@ -43,7 +43,7 @@ from api.decisions import alerting, issuer
 from api.decisions.controller_deployments import references
 from api.decisions.credentials import BINDINGS, Binding, binding_of
 from api.decisions.managed_seeds import managed_seed_of_identity, shoot_name
-from api.names import backup_entry_names, issued_kubeconfigs, shoot_of_backup_entry
+from api.names import backup_entry_names, issued_kubeconfigs, seed_namespace, shoot_of_backup_entry
 from api.resources import Object, Resource
 from workers.admission.indexes import (
     BINDINGS_BY_CREDENTIALS,
@@ -376,7 +376,7 @@ async def _own_copies(request: Request, garden: Lookup) -> bool:
 
     The name is not enough: the namespace may be older than the Seed, and belong to something else.
     """
-    if request.namespace != f"{SEED_NAMESPACE_PREFIX}{request.seed}":
+    if request.namespace != seed_namespace(request.seed):
         return False
     seed = await garden.find(resources.SEED, request.seed)
     namespace = await garden.find(resources.NAMESPACE, request.namespace)
@@ -409,7 +409,7 @@ async def _own_registration(request: Request, garden: Lookup) -> bool:
 
 
 async def _own_namespace(request: Request, garden: Lookup) -> bool:
-    return request.namespace == f"{SEED_NAMESPACE_PREFIX}{request.seed}"
+    return request.namespace == seed_namespace(request.seed)
 
 
 async def _lease_of_extension(request: Request, garden: Lookup) -> bool:
@@ -435,7 +435,7 @@ async def _named_by_deployment(request: Request, garden: Lookup) -> bool:
 
 async def _account_of_extension(request: Request, garden: Lookup) -> bool:
     """Whether this is the ServiceAccount of an extension of this seed."""
-    if request.namespace != f"{SEED_NAMESPACE_PREFIX}{request.seed}" or not request.name.startswith(_EXTENSION):
+    if request.namespace != seed_namespace(request.seed) or not request.name.startswith(_EXTENSION):
         return False
     found = await garden.find(resources.CONTROLLER_INSTALLATION, request.name.removeprefix(_EXTENSION))
     return found is not None and _seed_of(found) == request.seed

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 from temporalio.exceptions import ApplicationError
 
-from activities.garden.seed_namespaces import MANAGER, copy_secrets, deploy_namespace, seed_namespace
+from activities.garden.seed_namespaces import MANAGER, copy_secrets, deploy_namespace
 from api import resources
 from api.constants import FINALIZER, GARDEN_NAMESPACE, ROLE, SEED_NAMESPACE_PREFIX
+from api.names import seed_namespace
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, TryAgain

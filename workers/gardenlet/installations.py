@@ -22,11 +22,12 @@ from activities.clusters import Clusters
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.managed_resources import secrets_checksum
 from api import resources
-from api.constants import GARDEN_NAMESPACE, SEED_NAMESPACE_PREFIX
+from api.constants import GARDEN_NAMESPACE
 from api.decisions import extension_charts as charts
 from api.decisions.conditions import Finding, Operation, find_condition, merge
 from api.decisions.controller_deployments import REFERABLE
 from api.images import OWN_VERSION
+from api.names import seed_namespace
 from api.resources import UnknownKind
 from kube.cache import Key
 from kube.client import Object, WatchEvent
@@ -256,7 +257,7 @@ class InstallationController:
         if left:
             await self._tell(installation, charts.not_installed("DeletionPending", f"{left}."))
             raise TryAgain(left, after=_GOING_SECONDS)
-        place = f"{SEED_NAMESPACE_PREFIX}{self._clusters.seed_name}"
+        place = seed_namespace(self._clusters.seed_name)
         await self._clusters.garden.delete(resources.SERVICE_ACCOUNT, charts.account_of(name), place)
         await remove_finalizer(self._clusters.garden, resources.CONTROLLER_INSTALLATION, installation, charts.FINALIZER)
 
