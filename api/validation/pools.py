@@ -10,6 +10,7 @@ from api.validation.certificates import check_ca_bundle
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubelet
 from api.validation.nodes import check_zones_kept
+from api.validation.offered import NO_IN_PLACE
 
 WORKERS = Path("spec") / "provider" / "workers"
 
@@ -67,8 +68,7 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
 
 def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:
     if pool.update_strategy != "AutoRollingUpdate":
-        supported = ["AutoRollingUpdate"]
-        faults.unsupported(path / "updateStrategy", pool.update_strategy, supported)
+        faults.forbidden(path / "updateStrategy", f"{NO_IN_PLACE}: set it to AutoRollingUpdate")
         return
     amounts = {"maxSurge": pool.max_surge, "maxUnavailable": pool.max_unavailable}
     for name, amount in amounts.items():

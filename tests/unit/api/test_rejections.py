@@ -364,7 +364,8 @@ def test_the_primary_provider_of_dns_stays(providers):
 def test_no_pool_is_updated_in_place(strategy: str):
     """Neither can an update be pending, nor can an operation force it."""
     told = str(check_shoot(complete("spec.provider.workers.0.updateStrategy", strategy), None, "local"))
-    assert f'workers[0].updateStrategy: Unsupported value: "{strategy}"' in told
+    assert "workers[0].updateStrategy: Forbidden: this version replaces machines in every update" in told
+    assert "set it to AutoRollingUpdate" in told
     forced = complete("metadata.annotations", {"gardener.cloud/operation": "force-in-place-update"})
     assert 'Unsupported value: "force-in-place-update"' in str(check_operations(forced, None))
 
