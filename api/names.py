@@ -122,16 +122,17 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     ``gardener-node-agent-<pool>-<16 hex>``, a digest of the settings that cannot change on a running node: Kubernetes
     minor, machine type, image, volumes, container runtime, reservations of the kubelet, and the start times of
     CA and service account key rotations. Node agents apply other settings of the kubelet on running nodes.
+
+    A pool that is updated in place keeps its machines through all of these changes, so its key is
+    ``gardener-node-agent-<pool>`` at all times.
+
     Source: spec/extensions.md 3; which settings: Gardener docs/usage/shoot-operations/shoot_updates.md.
     """
+    if is_updated_in_place(pool):
+        return f"gardener-node-agent-{pool['name']}"
     kubernetes = pool.get("kubernetes") or {}
     version = kubernetes.get("version") or shoot["spec"]["kubernetes"]["version"]
     kubelet = kubernetes.get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet") or {}
-    rotation = (shoot.get("status", {}).get("credentials") or {}).get("rotation") or {}
-    started = {
-        kind: _rotation_of_pool(rotation.get(kind) or {}, pool["name"])
-        for kind in ("certificateAuthorities", "serviceAccountKey")
-    }
     facts = {
         "minor": ".".join(version.split(".")[:2]),
         "machine": pool["machine"],
@@ -141,10 +142,24 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
             **{name: kubelet.get(name) for name in _FIXED_KUBELET_SETTINGS},
             "kubeReserved": KUBE_RESERVED | (kubelet.get("kubeReserved") or {}),
         },
-        "rotation": started,
+        "rotation": rotations_of_pool(shoot, pool["name"]),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return f"gardener-node-agent-{pool['name']}-{digest}"
+
+
+def is_updated_in_place(pool: Mapping[str, Any]) -> bool:
+    """Whether a pool's machines are updated, automatically or by hand, and not replaced."""
+    return pool.get("updateStrategy") in ("AutoInPlaceUpdate", "ManualInPlaceUpdate")
+
+
+def rotations_of_pool(shoot: Mapping[str, Any], pool: str) -> dict[str, str | None]:
+    """Starts of the last rotations of CAs and service account key that have reached the machines of a pool."""
+    rotation = (shoot.get("status", {}).get("credentials") or {}).get("rotation") or {}
+    return {
+        kind: _rotation_of_pool(rotation.get(kind) or {}, pool)
+        for kind in ("certificateAuthorities", "serviceAccountKey")
+    }
 
 
 def seed_namespace(seed: str) -> str:

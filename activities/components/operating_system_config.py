@@ -14,7 +14,7 @@ from typing import Any
 from activities.components import coredns, kube_proxy, node_local_dns, root_certificates, ssh_access
 from api import constants, images, resources
 from api.decisions.versions import Version
-from api.names import container_runtime_labels, node_agent_secret_name
+from api.names import container_runtime_labels, is_updated_in_place, node_agent_secret_name, rotations_of_pool
 
 BOOTSTRAPPERS_GROUP = "system:bootstrappers"
 BOOTSTRAP_TOKEN_PLACEHOLDER = "<<BOOTSTRAP_TOKEN>>"
@@ -162,6 +162,7 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
     return {
         **_common(node),
         "purpose": "reconcile",
+        **({"inPlaceUpdates": in_place_updates(node)} if is_updated_in_place(node.pool) else {}),
         "criConfig": {
             "name": "containerd",
             "cgroupDriver": "cgroupfs",
@@ -181,6 +182,20 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             {"name": "systemd-sysctl.service", "command": "restart", "filePaths": [_KERNEL_SETTINGS_FILE]},
             *ssh_access.units(node.ssh_keys),
         ],
+    }
+
+
+def in_place_updates(node: NodeConfig) -> dict[str, Any]:
+    """Versions and rotations that the machines of a pool with in-place updates are to have."""
+    started = {
+        kind: {"lastInitiationTime": time}
+        for kind, time in rotations_of_pool(node.shoot, node.pool["name"]).items()
+        if time
+    }
+    return {
+        "operatingSystemVersion": node.pool["machine"]["image"]["version"],
+        "kubelet": node.kubernetes_version,
+        **({"credentialsRotation": started} if started else {}),
     }
 
 

@@ -69,6 +69,19 @@ def test_which_changes_need_new_machines(of: str, field: str, value: Any, rolls:
     assert (node_agent_secret_name(shoot, pool) != node_agent_secret_name(SHOOT, POOL)) is rolls
 
 
+@pytest.mark.parametrize("strategy", ["AutoInPlaceUpdate", "ManualInPlaceUpdate"])
+def test_the_key_of_a_pool_with_in_place_updates_is_stable(strategy: str) -> None:
+    """A new key would replace the machines that are to stay."""
+    pool = {**POOL, "updateStrategy": strategy}
+    newer = changed(SHOOT, "spec.kubernetes.version", "1.99.0")
+    rotated = changed(SHOOT, "status.credentials.rotation.certificateAuthorities.lastInitiationTime", "2026-11-21")
+
+    keys = {node_agent_secret_name(shoot, pool) for shoot in (SHOOT, newer, rotated)}
+
+    assert keys == {f"gardener-node-agent-{POOL['name']}"}
+    assert node_agent_secret_name(SHOOT, {**POOL, "updateStrategy": "AutoRollingUpdate"}) not in keys
+
+
 def test_services_of_a_shoot_are_one_label_below_the_ingress_domain_of_the_seed() -> None:
     assert ingress_host("p", "dev", "demo", "ingress.seed-1.test") == "p-dev--demo.ingress.seed-1.test"
 

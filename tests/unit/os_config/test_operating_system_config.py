@@ -42,6 +42,34 @@ def test_both_purposes_are_valid_for_the_extension_api(make: Any) -> None:
     OperatingSystemConfigSpec.model_validate(make(node()))
 
 
+def test_only_the_configuration_of_pools_with_in_place_updates_names_versions_and_rotations() -> None:
+    pool = {"name": "pool-1", "machine": {"type": "local", "image": {"name": "local", "version": "1.0.0"}}}
+    in_place = {**pool, "updateStrategy": "ManualInPlaceUpdate", "kubernetes": {"version": "1.36.2"}}
+    rotated = node(in_place)
+    rotated.shoot["status"] = {  # type: ignore[index]
+        "credentials": {
+            "rotation": {
+                "certificateAuthorities": {"lastInitiationTime": "2026-11-21T10:00:00Z"},
+                "serviceAccountKey": {
+                    "lastInitiationTime": "2026-11-22T10:00:00Z",
+                    "pendingWorkersRollouts": [{"name": "pool-1"}],
+                },
+            }
+        }
+    }
+    spec = config.reconcile(rotated)
+
+    OperatingSystemConfigSpec.model_validate(spec)
+    assert spec["inPlaceUpdates"] == {
+        "operatingSystemVersion": "1.0.0",
+        "kubelet": "1.36.2",
+        "credentialsRotation": {"certificateAuthorities": {"lastInitiationTime": "2026-11-21T10:00:00Z"}},
+    }
+    assert "credentialsRotation" not in config.reconcile(node(in_place))["inPlaceUpdates"]
+    assert "inPlaceUpdates" not in config.reconcile(node(pool))
+    assert "inPlaceUpdates" not in config.provision(rotated)
+
+
 def test_the_first_boot_s_kubelet_is_the_one_that_the_agent_keeps() -> None:
     """Any difference would restart the kubelet of each new node."""
     first, later = config.provision(node()), config.reconcile(node())
