@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from api import constants
+from api.decisions.conditions import find_condition
 from api.durations import parse_duration
 from api.resources import LEASE, NODE, SECRET
 from api.times import micro_timestamp
@@ -42,6 +43,9 @@ _CERTIFICATES = {
 }
 _QUOTED = 300
 """Maximum number of characters of the kubelet's log in an annotation."""
+_IN_PLACE_UPDATE = "InPlaceUpdate"
+_UPDATE_STARTS = frozenset({"ReadyForUpdate", "UpdateFailed"})
+"""Type of the Node's condition about an in-place update, and the reasons with which the update may start."""
 _RETRY_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
 
@@ -137,6 +141,9 @@ class NodeAgent:
             if await self._applier.take_back(*self._applier.refused):
                 return await self._restart_self(period)
             return await self._tell_refusal(node, period)
+        if node is not None and self._waits_for_drain(node, document):
+            log.info("operating system config %s waits for node condition InPlaceUpdate, ReadyForUpdate", checksum[:12])
+            return period
         if self._applier.last_applied() != document or (node is not None and applied != checksum):
             # If the kubelet does not run anyway, the configuration before is no better.
             if await self._applier.apply(document, on_trial=await self._system.kubelet_answers()):
@@ -152,6 +159,18 @@ class NodeAgent:
             await self._tell_node(checksum)
         await self._tell_issuers(node)
         return period
+
+    def _waits_for_drain(self, node: Object, document: Mapping[str, Any]) -> bool:
+        """Whether a config is an in-place update for which the machine-controller-manager has not prepared the Node.
+
+        The Node's condition says when it is drained. A failed update is tried again without another drain.
+        Source: spec/extensions.md 7, step 9.
+        """
+        before = (self._applier.last_applied().get("spec") or {}).get("inPlaceUpdates")
+        if before is None or before == document["spec"].get("inPlaceUpdates"):
+            return False
+        condition = find_condition(node, _IN_PLACE_UPDATE)
+        return condition is None or condition.get("reason") not in _UPDATE_STARTS
 
     async def _restart_self(self, period: float) -> float:
         log.info("restarting: the files of the node agent have changed")

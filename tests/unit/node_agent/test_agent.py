@@ -98,6 +98,45 @@ async def test_a_new_configuration_is_applied_at_once(api: ApiServer, agent: Nod
     assert system.path("/etc/marker").read_text() == "two"
 
 
+@pytest.mark.parametrize("reason", ["ReadyForUpdate", "UpdateFailed"])
+async def test_an_in_place_update_starts_only_once_its_node_is_drained(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    """Its pods would be interrupted while they run. Other changes of such a pool need no drain."""
+    caplog.set_level("INFO")
+
+    def versioned(text: str, kubelet: str) -> tuple[dict[str, Any], str]:
+        document = content(text)
+        document["spec"]["inPlaceUpdates"] = {"operatingSystemVersion": "1.0.0", "kubelet": kubelet}
+        data = json.dumps(document).encode()
+        metadata = {"name": "pool", "namespace": "kube-system"}
+        return {"metadata": metadata, "data": {"osc.yaml": base64.b64encode(data).decode()}}, hashlib.sha256(
+            data
+        ).hexdigest()
+
+    async def is_applied(expected: str) -> None:
+        await until(lambda: applied(api) == expected)
+
+    api.put(NODES, node())
+    for text in ("one", "two"):
+        found, expected = versioned(text, "1.36.1")
+        api.put(SECRETS, found)
+        await is_applied(expected)
+
+    found, updated = versioned("three", "1.37.1")
+    api.put(SECRETS, found)
+    await until(lambda: "waits for node condition InPlaceUpdate" in caplog.text)
+    assert system.path("/etc/marker").read_text() == "two"
+    assert applied(api) == expected
+
+    live = api.find(NODES, "machine-1") or {}
+    for told in ("SelectedForUpdate", reason):
+        condition = {"type": "InPlaceUpdate", "status": "True", "reason": told}
+        api.put(NODES, {**live, "status": {"conditions": [condition]}})
+    await is_applied(updated)
+    assert system.path("/etc/marker").read_text() == "three"
+
+
 async def test_an_update_waits_for_its_turn(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
     """Nodes of a pool must not restart their kubelets all at once."""
     api.put(NODES, node(**{CHECKSUM: "before", "node-agent.gardener.cloud/reconciliation-delay": "500ms"}))
