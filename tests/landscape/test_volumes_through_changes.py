@@ -50,8 +50,7 @@ def test_volume_and_address_survive_hibernation_and_a_move_and_go_with_the_shoot
     assert address_of(balanced.wait("public")) == address
     eventually(lambda: asked(address), "the Service answers after the hibernation", 90)
 
-    keeper.gardener("shoot", "move", keeper.reference, "--to", keeper.other_seed)
-    keeper.wait_until_reconciled(_SECONDS)
+    keeper.gardener("shoot", "move", keeper.reference, "--to", keeper.other_seed, "--follow", timeout=_SECONDS)
     keeper.has_moved()
     assert volumes.run("reader", "cat /data/file") == "kept"
     assert asked(address)

@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -43,8 +44,10 @@ def test_clients_trust_a_shoot_by_the_certificate_of_its_seed_and_no_request_fai
             for own in shoot.host_names:
                 assert served(shoot, own, published(shoot)), "the other names keep the cluster's own certificate"
             config = yaml.safe_load(shoot.gardener("kubeconfig", "shoot", shoot.reference))
-            clusters = {each["cluster"]["server"]: each["cluster"] for each in config["clusters"]}
-            assert clusters[f"https://{host}"] == {"server": f"https://{host}"}
+            clusters = {name_of(each["cluster"]): each["cluster"] for each in config["clusters"]}
+            assert clusters.keys() >= {host, *shoot.host_names}
+            without = {name for name, each in clusters.items() if "certificate-authority-data" not in each}
+            assert without == {host}, "a public authority has signed its certificate"
 
             pods = servers(shoot)
             # From now on another authority signs: nothing but the new certificate is trusted by it.
@@ -65,6 +68,11 @@ def test_clients_trust_a_shoot_by_the_certificate_of_its_seed_and_no_request_fai
     assert [each["name"] for each in shoot.get()["status"]["advertisedAddresses"]] == before
     eventually(lambda: not served(shoot, host, other.certificate.decode()), "the name leads nowhere", 30)
     assert not shoot.control_plane("get", "secret", "kube-apiserver-wildcard", "--ignore-not-found", "-o", "name")
+
+
+def name_of(cluster: dict[str, str]) -> str | None:
+    """The host name of a server in a kubeconfig. Its address is in the URL if the system does not resolve the name."""
+    return cluster.get("tls-server-name") or urlsplit(cluster["server"]).hostname
 
 
 def put(landscape: Landscape, pair: KeyPair) -> None:
