@@ -4,8 +4,11 @@ The resource manager of the seed makes all other policies, from Services. Both a
 """
 
 import asyncio
+import logging
+import socket
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from activities.clusters import Clusters
 from activities.components import network_policies
@@ -13,22 +16,31 @@ from activities.components.coredns import cluster_dns_address
 from activities.components.network_policies import Networks
 from activities.seed.extension_objects import MANAGER
 from api import resources
+from api.names import is_ip_address
 from kube.cache import Key
 from kube.client import Object, WatchEvent
 from kube.controller import Controller
 from kube.events import emit
 
+log = logging.getLogger(__name__)
+
 _DEFAULT = "default"
 _API_SERVER = "kubernetes"
 """Service of the seed's API server in namespace ``default``."""
+_RESOLVED_AGAIN_SECONDS = 10.0
 
 
 class NetworkPolicyController:
-    """One per gardenlet."""
+    """One per gardenlet.
+
+    In a seed that is a Shoot, the resource manager of the Shoot gives each pod the name of the API server in place of
+    the address of its Service. So the addresses of that name are allowed, too. They follow the DNS.
+    """
 
     def __init__(self, clusters: Clusters, *, enabled: bool) -> None:
         self._clusters = clusters
         self._enabled = enabled
+        self._named: frozenset[tuple[str, int]] = frozenset()
         seed = clusters.seed_caches
         self._namespaces = seed.of(resources.NAMESPACE)
         self._policies = seed.of(resources.NETWORK_POLICY)
@@ -41,13 +53,36 @@ class NetworkPolicyController:
         """Run until cancelled."""
         caches = (self._namespaces, self._policies, self._shoots, self._endpoints, self._seeds)
         await asyncio.gather(*(each.synced() for each in caches))
+        self._named = await self._resolved()
         watch = self._controller.watch
         watch(self._namespaces)
         watch(self._policies, keys=_place, when=_is_general)
         watch(self._shoots)
         watch(self._endpoints, keys=lambda _: self._all())
         watch(self._seeds, keys=lambda _: self._all())
-        await asyncio.gather(self._controller.run(), self._warn())
+        await asyncio.gather(self._controller.run(), self._follow_name(), self._warn())
+
+    async def _follow_name(self) -> None:
+        while self._enabled:
+            await asyncio.sleep(_RESOLVED_AGAIN_SECONDS)
+            if (found := await self._resolved()) != self._named:
+                self._named = found
+                for key in self._all():
+                    self._controller.enqueue(key)
+
+    async def _resolved(self) -> frozenset[tuple[str, int]]:
+        """Addresses and ports of the API server's name; those of before if the DNS does not answer."""
+        url = urlsplit(self._clusters.seed.endpoint.server)
+        host, port = url.hostname or "", url.port or 443
+        if is_ip_address(host):
+            return frozenset()
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        except OSError as error:
+            log.warning("the API server's name %s is not resolved: %s", host, error)
+            return self._named
+        return frozenset((str(address), port) for *_, (address, *_) in found)
 
     def _all(self) -> Iterator[Key]:
         return (Key(None, each["metadata"]["name"]) for each in self._namespaces.list())
@@ -95,7 +130,8 @@ class NetworkPolicyController:
         networks = seed["spec"]["networks"]
         own = [networks[each] for each in ("nodes", "pods", "services") if networks.get(each)]
         dns = cluster_dns_address(networks["services"]) if networks.get("services") else ""
-        return Networks(own=own, blocked=networks.get("blockCIDRs") or (), api_servers=servers, dns=dns)
+        blocked = networks.get("blockCIDRs") or ()
+        return Networks(own=own, blocked=blocked, api_servers=sorted({*servers, *self._named}), dns=dns)
 
     async def _warn(self) -> None:
         """Write an Event if the Seed blocks networks, but the policies that block them are switched off."""

@@ -1,16 +1,19 @@
 """The gardenlet keeps the general NetworkPolicies of its seed, against API servers in memory."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from activities.clusters import Clusters
 from activities.components.network_policies import NAMES
+from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
+from workers.gardenlet import network_policies
 from workers.gardenlet.network_policies import NetworkPolicyController
 
 NAMESPACES = "/api/v1/namespaces"
@@ -88,6 +91,38 @@ async def test_a_policy_that_is_changed_or_deleted_comes_back(gardenlet: Running
     await until(lambda: gardenlet.spec("deny-all", "garden") == before)
     gardenlet.seed.remove(POLICIES, "deny-all", "garden")
     await until(lambda: gardenlet.spec("deny-all", "garden") == before)
+
+
+async def test_pods_reach_the_api_server_by_its_name_whose_addresses_follow_the_dns(
+    gardenlet: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a seed that is a Shoot, pods are given the name of the API server."""
+    answers = {"api.edge.example.org": "198.18.18.2"}
+
+    async def resolve(_: asyncio.AbstractEventLoop, host: str, port: int, **options: Any) -> list[Any]:
+        if not (address := answers.get(host)):
+            raise socket.gaierror("no answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(network_policies, "_RESOLVED_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    server = gardenlet.clusters.seed
+    named = replace(server.endpoint, server="https://api.edge.example.org")
+    monkeypatch.setattr(KubeClient, "endpoint", property(lambda each: named if each is server else each._endpoint))
+    gardenlet.namespace("garden", "garden")
+    gardenlet.start()
+
+    def allowed() -> set[tuple[str, int]]:
+        rules = gardenlet.spec("allow-to-runtime-apiserver", "garden").get("egress", [])
+        return {(each["to"][0]["ipBlock"]["cidr"], each["ports"][0]["port"]) for each in rules}
+
+    own = ("198.18.1.1/32", 443)
+    await until(lambda: allowed() == {own, ("198.18.18.2/32", 443)})
+    answers["api.edge.example.org"] = "198.18.17.2"  # its control plane has moved
+    await until(lambda: allowed() == {own, ("198.18.17.2/32", 443)})
+    answers.clear()
+    gardenlet.seed.change(SLICES, "kubernetes", "default", {"endpoints": [{"addresses": ["198.18.1.2"]}]})
+    await until(lambda: allowed() == {("198.18.1.2/32", 443), ("198.18.17.2/32", 443)})
 
 
 async def test_policies_follow_the_seed_its_api_server_and_the_shoot(gardenlet: Running) -> None:
