@@ -35,7 +35,8 @@ class Probe:
     timeout: float = _REQUEST_SECONDS
     """Seconds that it waits for a connection, and for an answer."""
     reconnects: bool = False
-    """Whether it repeats a request on a new connection if the connection ends before the answer, as HTTP clients do."""
+    """Whether it repeats a request on a new connection, as Kubernetes' clients do: if the connection ends before the
+    answer, or if an API server that ends refuses the request and says when to come back."""
     acknowledged: dict[str, float] = field(default_factory=dict)
     """Names of written objects, and when the write was answered (monotonic seconds)."""
     revisions: dict[str, int] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Probe:
     answered: list[float] = field(default_factory=list)
     failed: int = 0
     broken: list[str] = field(default_factory=list)
-    """Requests whose connection ended, and that were repeated."""
+    """Requests that were repeated, and why."""
     faults: list[str] = field(default_factory=list)
     """Why requests failed."""
     longest: float = 0.0
@@ -112,8 +113,12 @@ class Probe:
         begun, before = time.monotonic(), len(self.broken)
         while True:
             try:
-                status, content = self._answer(method, path, body)
-                break
+                status, content, later = self._answer(method, path, body)
+                if not (self.reconnects and status == 429 and later) or time.monotonic() - begun > self.timeout:
+                    break
+                self._disconnect()
+                self.broken.append(f"{method}: refused for {later} s")
+                self._stop.wait(float(later))
             except (ConnectionError, ssl.SSLError, http.client.BadStatusLine) as error:
                 self._disconnect()
                 if not self.reconnects or time.monotonic() - begun > self.timeout:
@@ -127,11 +132,12 @@ class Probe:
         said: dict[str, Any] = json.loads(content)
         return said
 
-    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
+    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes, str]:
+        """Status, content, and seconds after which the request may be repeated, if the server says so."""
         connection = self._connect()
         connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         answer = connection.getresponse()
-        return answer.status, answer.read()
+        return answer.status, answer.read(), answer.headers.get("Retry-After", "")
 
     def _connect(self) -> http.client.HTTPSConnection:
         if self._connection is None:
