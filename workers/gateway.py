@@ -163,7 +163,7 @@ def routes(
             if (more := _read(item, gateway.SERVICE_EXPOSURE_KEY, ServiceExposure)) is None:
                 continue
             cluster = gateway.service_cluster(namespace, more.upstream)
-            if cluster in (*served, gateway.proxy_header(namespace), gateway.vpn_header(namespace)):
+            if cluster in (*served, gateway.proxy_header(namespace), *_vpn_headers(namespace)):
                 _log.error("leaving out ConfigMap %s: the name %s is taken", name, cluster)
                 continue
             address = _address(more.upstream, namespace, services)
@@ -179,6 +179,7 @@ def routes(
             given.served[name],
             _address(what.api_server, namespace, services),
             _address(what.vpn, namespace, services) if what.vpn else None,
+            _address(_second(what.vpn), namespace, services) if what.vpn else None,
         )
         found[namespace] = route if ours else None
     taken = {host for each in given.served.values() for host in each}
@@ -202,6 +203,15 @@ def _read(item: Object, key: str, model: type[Model]) -> Model | None:
         faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         _log.error("leaving out ConfigMap %s: %s", named(item), faults)
         return None
+
+
+def _vpn_headers(namespace: str) -> list[str]:
+    return [gateway.vpn_header(namespace, server) for server in gateway.VPN_SERVERS]
+
+
+def _second(vpn: Upstream) -> Upstream:
+    """The second VPN server. Its Service exists in highly available control planes only."""
+    return Upstream(service=gateway.VPN_SERVERS[1], port=vpn.port)
 
 
 def _address(upstream: Upstream, namespace: str, services: Cache) -> tuple[str, int] | None:

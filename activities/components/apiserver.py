@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base, connections, etcd, gateway
+from activities.components import base, connections, etcd, gateway, vpn_egress
 from activities.components.base import Manifest
 from api import images
 from api.decisions.wildcard_certificates import WildcardCertificate
@@ -118,6 +118,8 @@ class ApiServer:
     """Host name for which clients get the seed's own certificate; empty if the seed has none."""
     wildcard: WildcardCertificate | None = None
     workers: bool = True
+    vpn_servers: Sequence[str] = (VPN_HOST,)
+    """Names of the VPN servers. If there are two, a proxy beside the API server chooses one for each connection."""
     failure_tolerance: str | None = None
     """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
 
@@ -173,8 +175,11 @@ def _config_maps(server: ApiServer, labels: Mapping[str, str]) -> list[Manifest]
         config_map("admission", _admission_files(server)),
     ]
     if server.workers:
-        egress = {"egress-selector-configuration.yaml": base.to_json(_egress_selector())}
+        egress = {"egress-selector-configuration.yaml": base.to_json(_egress_selector(server))}
         made.append(config_map("egress-selector", egress))
+    if _chooses(server):
+        proxy = vpn_egress.proxy_config(server.vpn_servers, _SECRETS)
+        made.append(config_map(vpn_egress.NAME, {vpn_egress.FILE: base.to_json(proxy)}))
     if server.token_webhook:
         made.append(
             base.versioned_secret(
@@ -294,13 +299,20 @@ def _kubeconfig_file(plugin: str) -> str:
     return f"{plugin.lower()}.kubeconfig"
 
 
-def _egress_selector() -> Manifest:
+def _chooses(server: ApiServer) -> bool:
+    """Whether a proxy beside the API server chooses between VPN servers."""
+    return server.workers and len(server.vpn_servers) > 1
+
+
+def _egress_selector(server: ApiServer) -> Manifest:
     tls = {
         "caBundle": f"{_SECRETS}/vpn-ca/bundle.crt",
         "clientCert": f"{_SECRETS}/vpn-client/tls.crt",
         "clientKey": f"{_SECRETS}/vpn-client/tls.key",
     }
-    proxy = {"tcp": {"url": f"https://{VPN_HOST}:{VPN_PROXY_PORT}", "tlsConfig": tls}}
+    proxy: Manifest = {"tcp": {"url": f"https://{VPN_HOST}:{VPN_PROXY_PORT}", "tlsConfig": tls}}
+    if _chooses(server):
+        proxy = {"uds": {"udsName": vpn_egress.SOCKET}}
     direct = {"proxyProtocol": "Direct"}
     return {
         "apiVersion": "apiserver.k8s.io/v1beta1",
@@ -318,7 +330,10 @@ def _connections(server: ApiServer) -> dict[str, str]:
     labels = dict(connections.OWNERS_TARGETS)
     for role in etcd.ROLES:
         labels |= connections.within(f"{etcd.name_of(role)}-client", etcd.CLIENT_PORT)
-    return labels | connections.within(VPN_HOST, VPN_PROXY_PORT) if server.workers else labels
+    if server.workers:
+        for name in server.vpn_servers:
+            labels |= connections.within(name, VPN_PROXY_PORT)
+    return labels
 
 
 def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
@@ -334,6 +349,12 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         base.secret_volume("authorization", AUTHORIZATION),
     ]
     mounts |= {"authentication": f"{_CONFIG}/authentication", "authorization": f"{_CONFIG}/authorization"}
+    sidecars: Manifest = {}
+    if _chooses(server):
+        volumes += [base.empty_dir(vpn_egress.SOCKET_VOLUME, memory=True), base.empty_dir("tmp", memory=True)]
+        mounts[vpn_egress.SOCKET_VOLUME] = vpn_egress.DIRECTORY
+        del mounts[vpn_egress.NAME]
+        sidecars = {"initContainers": [vpn_egress.container(_SECRETS)]}
     requests = base.at_least({"cpu": "250m", "memory": "400Mi"}, server.settings.get("autoscaling"))
     main = base.container(
         NAME,
@@ -363,6 +384,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
                 sysctls=[{"name": "net.ipv4.ip_unprivileged_port_start", "value": str(PORT)}]
             ),
             "topologySpreadConstraints": base.spread(SELECT, server.failure_tolerance),
+            **sidecars,
             "containers": [main],
             "volumes": volumes,
         },

@@ -64,6 +64,19 @@ def connect_route(cluster: str, **match: Any) -> Manifest:
     }
 
 
+def noticing_loss() -> Manifest:
+    """Fields of a cluster whose connections end about 5 s after their peer is lost without notice.
+
+    The peer's kernel answers probes and acknowledges data also on a busy node, so only a lost peer is concerned.
+    """
+    tcp, user_timeout = 6, 18
+    option = {"level": tcp, "name": user_timeout, "int_value": 5000, "state": "STATE_PREBIND"}
+    return {
+        "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 3, "keepalive_interval": 1}},
+        "upstream_bind_config": {"socket_options": [{**option, "description": "TCP_USER_TIMEOUT"}]},
+    }
+
+
 def static_cluster(name: str, address: str, port: int, *, connect_timeout: str = "5s") -> Manifest:
     """A cluster with one IP address."""
     return {
@@ -156,6 +169,7 @@ def container(
     metrics_port: int = METRICS_PORT,
     probe_host: str = "",
     drain_seconds: int = 60,
+    writable: Mapping[str, str] | None = None,
     **rest: Any,
 ) -> Manifest:
     """Envoy with the configuration file ``config``; ``/tmp`` must be a volume named ``tmp``."""
@@ -189,7 +203,7 @@ def container(
         cpu=cpu,
         memory=memory,
         mounts=mounts,
-        writable={"tmp": "/tmp"},
+        writable={"tmp": "/tmp", **(writable or {})},
         ports={"metrics": metrics_port, **(ports or {})},
         readinessProbe=probe(period=1, failures=3),
         livenessProbe=probe(period=10, failures=6, delay=10),

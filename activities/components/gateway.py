@@ -34,6 +34,12 @@ PROXY_PORT = 8443
 SNI_TARGET_PORT = 9443
 _CONTROLLER_PORT = 8080
 
+VPN_SERVERS = ("vpn-seed-server", "vpn-seed-server-1")
+"""Names of the VPN servers of a control plane. Only a highly available control plane has the second server.
+
+An exposure names the first server. The second server needs no field of the exposure, which gateways of earlier
+versions would refuse: the gateway finds its Service by name.
+"""
 VPN_HEADER = "Reversed-VPN"
 PROXY_HEADER = "X-Gardener-Destination"
 
@@ -138,6 +144,8 @@ class Route:
     hosts: tuple[str, ...]
     api_server: tuple[str, int] | None
     vpn: tuple[str, int] | None
+    second_vpn: tuple[str, int] | None = None
+    """The second VPN server, which only highly available control planes have."""
     elsewhere: bool = False
     """The route goes to the gateway of another seed, which itself routes by server name."""
 
@@ -152,9 +160,9 @@ class ServiceRoute:
     address: tuple[str, int]
 
 
-def vpn_header(namespace: str) -> str:
-    """Value of ``Reversed-VPN`` for one control plane."""
-    return service_cluster(namespace, Upstream(service="vpn-seed-server", port=1194))
+def vpn_header(namespace: str, server: str = VPN_SERVERS[0]) -> str:
+    """Value of ``Reversed-VPN`` for one VPN server of a control plane."""
+    return service_cluster(namespace, Upstream(service=server, port=1194))
 
 
 def proxy_header(namespace: str) -> str:
@@ -238,8 +246,7 @@ def _clusters(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> list
                 if is_ip_address(host)
                 else envoy.dns_cluster(name, host, port, refreshed=_REFRESHED)
             )
-        if route.vpn:
-            made.append(envoy.static_cluster(vpn_header(route.namespace), *route.vpn))
+        made += [envoy.static_cluster(header, *address) for header, address in _vpns(route)]
     return [*made, *(envoy.static_cluster(each.cluster, *each.address) for each in services)]
 
 
@@ -282,7 +289,13 @@ def _connect_listener(name: str, port: int, routes_file: str) -> Manifest:
 
 
 def _vpn_routes(routes: Sequence[Route]) -> Manifest:
-    return _routes("vpn", VPN_HEADER, [vpn_header(route.namespace) for route in routes if route.vpn])
+    return _routes("vpn", VPN_HEADER, [header for route in routes for header, _ in _vpns(route)])
+
+
+def _vpns(route: Route) -> list[tuple[str, tuple[str, int]]]:
+    """Header and address of each VPN server of a control plane."""
+    found = zip(VPN_SERVERS, (route.vpn, route.second_vpn), strict=True)
+    return [(vpn_header(route.namespace, server), address) for server, address in found if address]
 
 
 def _proxy_routes(routes: Sequence[Route]) -> Manifest:

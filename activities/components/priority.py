@@ -29,6 +29,7 @@ _CONTROL_PLANE = {
     "kube-scheduler": 300,
     "machine-controller-manager": 300,
     "vpn-seed-server": 300,
+    "vpn-seed-server-1": 300,
     "oidc-webhook-authenticator": 200,
     "vpa-admission-controller": 200,
     "vpa-recommender": 200,

@@ -11,20 +11,33 @@ docs/decisions/0009-a-proxy-at-both-ends-of-the-tunnel.md.
 
 import ipaddress
 from dataclasses import dataclass
+from typing import Any
 
 from activities.components import base, connections, envoy, gateway, vpn_shoot
 from activities.components.base import Manifest
 from api import images
+from api.labels import ZONE
 
-NAME = "vpn-seed-server"
+NAMES = gateway.VPN_SERVERS
+NAME = NAMES[0]
 OPENVPN_PORT = 1194
 PROXY_PORT = 9443
+TUNNEL_PATH = "/tunnel"
+"""Path at which the proxy of one of two servers tells whether a client of the shoot answers."""
+OTHER_SERVER_HEADER = "x-other-vpn-server"
+"""Header of requests that the client sends to the other server if this server answers ``NO_CLIENT``."""
+NO_CLIENT = 521
+"""HTTP status of a server without a client that answers. Components of the shoot do not use this status."""
+_ATTEMPTS = 3
+"""Attempts of a request that the other server may take: one for each client pod, and one for a pod that ends."""
 _TUNNELS = 6
 """Maximum number of tunnels at once: of two pods, of one more pod during a rollout, and of some lost pods.
 
 A lost pod has ended without notice. OpenVPN ends a silent tunnel after two minutes.
 """
 SELECT = base.control_plane_labels(NAME)
+_SERVERS = {"networking.gardener.cloud/vpn-server": "true"}
+"""Label of the pods of both servers, by which they are spread."""
 
 _START = """\
 set -eu
@@ -49,41 +62,59 @@ _TUNNEL_IS_UP = ["test", "-d", "/sys/class/net/tun0"]
 class VpnSeedServer:
     namespace: str
     network: str
-    """CIDR of the tunnels."""
+    """CIDR of the tunnels of all servers."""
     server: str
     ca_bundle: str
     tls_auth: str
     """Names of the Secrets that the server mounts."""
     replicas: int = 1
+    index: int = 0
+    """Which of the servers it is, from 0."""
+    servers: int = 1
+    """Number of servers: two in a highly available control plane."""
+    failure_tolerance: str | None = None
+
+    @property
+    def name(self) -> str:
+        return NAMES[self.index]
+
+    @property
+    def own_network(self) -> str:
+        """CIDR of the tunnels of this server: two servers have one half each, so clients reach each by its route."""
+        network = ipaddress.ip_network(self.network)
+        return str(list(network.subnets())[self.index] if self.servers > 1 else network)
 
 
 def objects(server: VpnSeedServer) -> list[Manifest]:
-    labels = {**SELECT, "gardener.cloud/role": "controlplane"}
-    openvpn = base.versioned_config_map(NAME, server.namespace, _openvpn_files(server), labels=labels)
+    """Objects of one server. Each server is a Deployment of its own, with a Service that clients dial by name."""
+    name, select = server.name, base.control_plane_labels(server.name)
+    labels = {**select, "gardener.cloud/role": "controlplane"}
+    openvpn = base.versioned_config_map(name, server.namespace, _openvpn_files(server), labels=labels)
+    config = proxy_config(server.own_network, chosen=server.servers > 1)
     proxy = base.versioned_config_map(
-        f"{NAME}-envoy", server.namespace, {"envoy.json": base.to_json(proxy_config(server.network))}, labels=labels
+        f"{name}-envoy", server.namespace, {"envoy.json": base.to_json(config)}, labels=labels
     )
     return [
         openvpn,
         proxy,
         connections.annotated(
             base.service(
-                NAME,
+                name,
                 server.namespace,
-                select=SELECT,
+                select=select,
                 ports={"openvpn": OPENVPN_PORT, "http-proxy": PROXY_PORT, "metrics": envoy.METRICS_PORT},
                 labels=gateway.LABELS,
             ),
             connections.behind_gateways(OPENVPN_PORT) | connections.scraped(envoy.METRICS_PORT),
         ),
-        base.pod_disruption_budget(NAME, server.namespace, SELECT),
+        base.pod_disruption_budget(name, server.namespace, select),
         _deployment(server, openvpn, proxy),
     ]
 
 
 def _openvpn_files(server: VpnSeedServer) -> dict[str, str]:
-    network = ipaddress.ip_network(server.network)
-    pool = _addresses(server.network)
+    network = ipaddress.ip_network(server.own_network)
+    pool = _addresses(server.own_network)
     lines = [
         "proto tcp-server",
         f"port {OPENVPN_PORT}",
@@ -124,10 +155,13 @@ def _addresses(network: str) -> list[str]:
     return [str(address) for address, _ in zip(hosts, range(_TUNNELS + 1), strict=False)][1:]
 
 
-def proxy_config(network: str) -> Manifest:
+def proxy_config(network: str, *, chosen: bool = False) -> Manifest:
     """Envoy's configuration: mutual TLS, and CONNECT forwarded to the first client that answers, in order of tunnels.
 
     While no client answers, Envoy retries requests: clients need seconds to connect again.
+
+    ``chosen``: API servers choose between two servers (``vpn_egress``). Then Envoy tells them whether a client answers.
+    A request that may go to the other server gets ``NO_CLIENT`` after a few attempts.
     """
     again = {
         "retry_on": "connect-failure",
@@ -140,7 +174,7 @@ def proxy_config(network: str) -> Manifest:
             ),
         },
     }
-    passed_on = {
+    passed_on: dict[str, Any] = {
         "match": {"connect_matcher": {}},
         "route": {
             "cluster": "shoot",
@@ -149,7 +183,17 @@ def proxy_config(network: str) -> Manifest:
             "upgrade_configs": [{"upgrade_type": "CONNECT"}],
         },
     }
-    hosts = [{"name": "shoot", "domains": ["*"], "routes": [passed_on]}]
+    routes: list[Manifest] = [passed_on]
+    rest: dict[str, Any] = {}
+    if chosen:
+        few = {**again, "retry_on": "connect-failure,reset", "num_retries": _ATTEMPTS - 1}
+        other = {"headers": [{"name": OTHER_SERVER_HEADER, "present_match": True}]}
+        routes = [
+            {"match": {**passed_on["match"], **other}, "route": {**passed_on["route"], "retry_policy": few}},
+            passed_on,
+        ]
+        rest = {"filters": [_health()], "local_reply_config": {"mappers": [_no_client()]}}
+    hosts = [{"name": "shoot", "domains": ["*"], "routes": routes}]
     tls = envoy.typed(
         "transport_sockets.tls.v3.DownstreamTlsContext",
         require_client_certificate=True,
@@ -170,6 +214,7 @@ def proxy_config(network: str) -> Manifest:
                 "connect",
                 route_config={"virtual_hosts": hosts},
                 upgrade_configs=[{"upgrade_type": "CONNECT"}],
+                **rest,
             )
         ],
         "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": tls},
@@ -205,7 +250,46 @@ def proxy_config(network: str) -> Manifest:
             ],
         },
     }
+    if chosen:
+        cluster |= envoy.noticing_loss()
     return envoy.bootstrap(listeners=[envoy.listener("connect", "0.0.0.0", PROXY_PORT, [chain])], clusters=[cluster])
+
+
+def _health() -> Manifest:
+    """Filter that answers at ``TUNNEL_PATH``: 200 while at least one client answers, else 503."""
+    config = envoy.typed(
+        "filters.http.health_check.v3.HealthCheck",
+        pass_through_mode=False,
+        headers=[{"name": ":path", "string_match": {"exact": TUNNEL_PATH}}],
+        cluster_min_healthy_percentages={"shoot": {"value": 1}},
+    )
+    return {"name": "envoy.filters.http.health_check", "typed_config": config}
+
+
+def _no_client() -> Manifest:
+    """Status of answers that this Envoy gives because no client answers. Answers of clients stay as they are."""
+    return {"filter": {"response_flag_filter": {"flags": ["UF", "UH", "URX"]}}, "status_code": NO_CLIENT}
+
+
+def _apart(server: VpnSeedServer) -> Manifest:
+    """Keeps the pods of the two servers on different hosts, and with failure tolerance ``zone`` in different zones.
+
+    The constraints of ``base.spread`` count the pods of both servers, also those that a rollout replaces. The affinity
+    keeps a replaced pod off the host of the other server. It is a preference: a seed with one node takes both servers.
+    """
+    if server.servers == 1:
+        return {}
+    others = [{"matchLabels": base.control_plane_labels(name)} for name in NAMES if name != server.name]
+    keys = ["kubernetes.io/hostname", *([ZONE] if server.failure_tolerance == "zone" else [])]
+    preferred = [
+        {"weight": 100, "podAffinityTerm": {"labelSelector": other, "topologyKey": key}}
+        for other in others
+        for key in keys
+    ]
+    return {
+        "topologySpreadConstraints": base.spread(_SERVERS, server.failure_tolerance),
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
+    }
 
 
 def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Manifest:
@@ -241,11 +325,13 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         restartPolicy="Always",
     )
     return base.control_plane_deployment(
-        NAME,
+        server.name,
         server.namespace,
-        select=SELECT,
+        select=base.control_plane_labels(server.name),
         replicas=server.replicas,
+        pod_labels=_SERVERS if server.servers > 1 else None,
         pod={
+            **_apart(server),
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
             "terminationGracePeriodSeconds": vpn_shoot.GRACE,

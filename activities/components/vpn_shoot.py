@@ -5,7 +5,7 @@ replaced, the pod that is not in use connects to the next server, while the othe
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,17 +27,20 @@ GRACE = DRAINS + 23
 """Grace period in seconds. Most pods end sooner; slow nodes need the rest."""
 DRAIN_FILE = {"drain.py": Path(vpn_drain.__file__).read_text()}
 
-_FIREWALL = f"""\
+
+def _firewall(interfaces: str) -> str:
+    return f"""\
 set -eu
-closed="INPUT -p tcp --dport {PROXY_PORT} ! -i tun0 -j REJECT"
+closed="INPUT -p tcp --dport {PROXY_PORT} ! -i {interfaces} -j REJECT"
 iptables -w -C $closed 2>/dev/null || iptables -w -A $closed
 """
+
 
 _START = """\
 set -eu
 mkdir -p /dev/net
 [ -c /dev/net/tun ] || mknod -m 600 /dev/net/tun c 10 200
-rm -f /run/vpn/connected
+rm -f /run/vpn/connected@
 
 # The gateway's name may lead elsewhere while the old gateway still answers: in a seed that is cut off from all but us.
 # The proxy beside us, by which we dial, knows it a little later.
@@ -53,14 +56,14 @@ follow() {
 }
 follow &
 
-exec openvpn --config /etc/openvpn/openvpn.conf
+exec openvpn --config /etc/openvpn/openvpn@.conf
 """
 
-_OPENVPN = f"""\
+_OPENVPN = """\
 client
 proto tcp-client
-remote 127.0.0.1 {_DIAL_PORT}
-dev tun0
+remote 127.0.0.1 @port
+dev @tun
 dev-type tun
 nobind
 connect-retry 1 5
@@ -77,14 +80,14 @@ auth SHA256
 socket-flags TCP_NODELAY
 persist-key
 script-security 2
-up /etc/openvpn/up.sh
-down /etc/openvpn/down.sh
+up /etc/openvpn/up@.sh
+down /etc/openvpn/down@.sh
 verb 3
 """
 
 # The readiness probe checks whether the file exists.
-_UP = "#!/bin/sh\ntouch /run/vpn/connected\n"
-_DOWN = "#!/bin/sh\nrm -f /run/vpn/connected\n"
+_UP = "#!/bin/sh\ntouch /run/vpn/connected@\n"
+_DOWN = "#!/bin/sh\nrm -f /run/vpn/connected@\n"
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,13 @@ class VpnShoot:
     certificate: Mapping[str, bytes] = field(repr=False)
     ca_bundle: bytes = field(repr=False)
     tls_auth: bytes = field(repr=False)
+    servers: Sequence[str] = (gateway.VPN_SERVERS[0],)
+    """Names of the VPN servers. Each client pod has a tunnel to each of them."""
+
+    @property
+    def interfaces(self) -> str:
+        """The tunnels' interfaces, as a rule of iptables names them."""
+        return "tun0" if len(self.servers) == 1 else "tun+"
 
 
 def objects(vpn: VpnShoot) -> list[Manifest]:
@@ -106,10 +116,7 @@ def objects(vpn: VpnShoot) -> list[Manifest]:
         "kind": "ConfigMap",
         "metadata": base.metadata(NAME, NAMESPACE, labels=SELECT),
         "data": {
-            "openvpn.conf": _OPENVPN,
-            "start.sh": _START,
-            "up.sh": _UP,
-            "down.sh": _DOWN,
+            **{name: text for index in range(len(vpn.servers)) for name, text in _tunnel_files(index).items()},
             **DRAIN_FILE,
             "envoy.json": base.to_json(proxy_config(vpn)),
         },
@@ -121,6 +128,32 @@ def objects(vpn: VpnShoot) -> list[Manifest]:
         base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
         _deployment(vpn, base.checksum([secret["data"], config_map["data"]])),
     ]
+
+
+def _suffix(index: int) -> str:
+    """Suffix of names that belong to the tunnel to one server; the first tunnel's names have none."""
+    return f"-{index}" if index else ""
+
+
+def _tunnel_files(index: int) -> dict[str, str]:
+    """Files of the tunnel to one server, by name. ``@`` in the templates stands for the suffix of the tunnel."""
+    suffix = _suffix(index)
+    openvpn = _OPENVPN.replace("@port", str(_DIAL_PORT + index)).replace("@tun", f"tun{index}")
+    return {
+        f"openvpn{suffix}.conf": openvpn.replace("@", suffix),
+        f"start{suffix}.sh": _START.replace("@", suffix),
+        f"up{suffix}.sh": _UP.replace("@", suffix),
+        f"down{suffix}.sh": _DOWN.replace("@", suffix),
+    }
+
+
+def _dial(vpn: VpnShoot, index: int) -> Manifest:
+    """Listener that connects OpenVPN to one server through the gateway."""
+    name = vpn.servers[index]
+    where = f"{name}.{vpn.control_plane}.svc.cluster.local:1194"
+    tunnel = envoy.tunnel(where, gateway.VPN_HEADER, gateway.vpn_header(vpn.control_plane, name))
+    chain = {"filters": [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]}
+    return envoy.listener(f"dial{_suffix(index)}", "127.0.0.1", _DIAL_PORT + index, [chain])
 
 
 def _secret(vpn: VpnShoot) -> Manifest:
@@ -144,9 +177,6 @@ def proxy_config(vpn: VpnShoot) -> Manifest:
 
     OpenVPN could send the CONNECT itself, but needs two seconds for it.
     """
-    where = f"vpn-seed-server.{vpn.control_plane}.svc.cluster.local:1194"
-    tunnel = envoy.tunnel(where, gateway.VPN_HEADER, gateway.vpn_header(vpn.control_plane))
-    dial = [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]
     cache = {"name": "shoot", "dns_lookup_family": "V4_ONLY"}
     forward = {
         "name": "envoy.filters.http.dynamic_forward_proxy",
@@ -171,7 +201,7 @@ def proxy_config(vpn: VpnShoot) -> Manifest:
     return envoy.bootstrap(
         listeners=[
             envoy.listener("connect", "0.0.0.0", PROXY_PORT, [{"filters": [connect]}]),
-            envoy.listener("dial", "127.0.0.1", _DIAL_PORT, [{"filters": dial}]),
+            *(_dial(vpn, index) for index in range(len(vpn.servers))),
         ],
         clusters=[cluster, envoy.dns_cluster("gateway", vpn.gateway_host, gateway.VPN_PORT, refreshed=_RESOLVED)],
     )
@@ -181,7 +211,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
     firewall = base.container(
         "firewall",
         images.GARDENER,
-        ["/bin/sh", "-c", _FIREWALL],
+        ["/bin/sh", "-c", _firewall(vpn.interfaces)],
         cpu="10m",
         memory="8Mi",
         security=_security("NET_ADMIN", "NET_RAW"),
@@ -196,19 +226,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
         # A sidecar: the proxy ends after the tunnel, which goes through the proxy.
         restartPolicy="Always",
     )
-    main = base.container(
-        NAME,
-        images.GARDENER,
-        ["/bin/sh", "/etc/openvpn/start.sh"],
-        cpu="20m",
-        memory="24Mi",
-        mounts={"secrets": "/srv/secrets", "openvpn": "/etc/openvpn"},
-        writable={"state": "/run/vpn"},
-        env=[{"name": "GATEWAY", "value": vpn.gateway_host}],
-        security=_security("NET_ADMIN", "NET_RAW", "MKNOD"),
-        readinessProbe={"exec": {"command": ["test", "-f", "/run/vpn/connected"]}, "periodSeconds": 2},
-        lifecycle={"preStop": {"exec": {"command": drain(f"-i tun0 -p tcp --dport {PROXY_PORT}", PROXY_PORT)}}},
-    )
+    tunnels = [_tunnel(vpn, index) for index in range(len(vpn.servers))]
     return base.deployment(
         NAME,
         NAMESPACE,
@@ -229,7 +247,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
             "topologySpreadConstraints": base.spread_over_hosts(SELECT),
             "securityContext": base.non_root_pod(),
             "initContainers": [firewall, proxy],
-            "containers": [main],
+            "containers": tunnels,
             "volumes": [
                 {"name": "secrets", "secret": {"secretName": NAME, "defaultMode": 0o400}},
                 base.config_map_volume("openvpn", NAME, mode=0o755),
@@ -237,6 +255,31 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
                 base.empty_dir("tmp", memory=True),
             ],
         },
+    )
+
+
+def _tunnel(vpn: VpnShoot, index: int) -> Manifest:
+    """OpenVPN with the tunnel to one server.
+
+    A pod is ready with any of its tunnels: while a server is lost, pods with a tunnel to the other server must not
+    count as unhealthy, since unhealthy pods may be evicted at once. Each container drains the pod: they end together.
+    """
+    files = [f"/run/vpn/connected{_suffix(each)}" for each in range(len(vpn.servers))]
+    any_of = [part for each in files for part in ("-o", "-f", each)][1:]
+    ready = {"exec": {"command": ["test", *any_of]}, "periodSeconds": 2}
+    leave = drain(f"-i {vpn.interfaces} -p tcp --dport {PROXY_PORT}", PROXY_PORT)
+    return base.container(
+        f"{NAME}{_suffix(index)}",
+        images.GARDENER,
+        ["/bin/sh", f"/etc/openvpn/start{_suffix(index)}.sh"],
+        cpu="20m",
+        memory="24Mi",
+        mounts={"secrets": "/srv/secrets", "openvpn": "/etc/openvpn"},
+        writable={"state": "/run/vpn"},
+        env=[{"name": "GATEWAY", "value": vpn.gateway_host}],
+        security=_security("NET_ADMIN", "NET_RAW", "MKNOD"),
+        readinessProbe=ready,
+        lifecycle={"preStop": {"exec": {"command": leave}}},
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +29,14 @@ from activities.heartbeat import heartbeating
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import ApiNames, Networks, failure_tolerance, replicas_awake, taints_of_system_pools
+from activities.seed.facts import (
+    ApiNames,
+    Networks,
+    failure_tolerance,
+    replicas_awake,
+    taints_of_system_pools,
+    vpn_servers,
+)
 from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
@@ -243,6 +251,7 @@ class ControlPlaneActivities:
             wildcard_host=wildcard.host,
             wildcard=wildcard.certificate,
             workers=not view.workerless,
+            vpn_servers=vpn_seed_server.NAMES[: vpn_servers(view)],
             failure_tolerance=failure_tolerance(view),
         )
         seed, namespace = self._clusters.seed, task.technical_id
@@ -504,9 +513,11 @@ class ControlPlaneActivities:
                 common_name=vpn_seed_server.NAME,
                 usage=Usage.SERVER,
                 signer="ca-vpn",
+                # Both servers have one certificate, with the name of the first server: that is how they are verified.
                 dns_names=_service_names(vpn_seed_server.NAME, task.technical_id),
             )
         )
+        servers = vpn_servers(view)
         wanted = vpn_seed_server.VpnSeedServer(
             namespace=task.technical_id,
             network=self._vpn_network,
@@ -514,14 +525,25 @@ class ControlPlaneActivities:
             ca_bundle=secrets.get("ca-vpn").name,
             tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).name,
             replicas=await self._replicas(task, view, 1),
+            servers=servers,
+            failure_tolerance=failure_tolerance(view),
         )
-        await rollout.deploy(self._clusters.seed, vpn_seed_server.objects(wanted))
+        seed = self._clusters.seed
+        for index in range(servers):
+            await rollout.deploy(seed, vpn_seed_server.objects(replace(wanted, index=index)))
+        for name in vpn_seed_server.NAMES[servers:]:
+            # The Service is deleted last, so a second run finds it as long as another object may be left.
+            if await seed.find(resources.SERVICE, name, task.technical_id) is not None:
+                await rollout.delete_component(seed, name, task.technical_id, base.control_plane_labels(name))
+                await rollout.delete(seed, [(resources.SERVICE, name)], task.technical_id)
         return TaskResult(secrets=secrets.generated)
 
     @activity.defn
     async def wait_vpn_server(self, task: ShootTask) -> TaskResult:
-        """Wait until the newest revision of the VPN server runs."""
-        await self._wait(vpn_seed_server.NAME, task, _VPN_SECONDS)
+        """Wait until the newest revision of each VPN server runs."""
+        view = await self._clusters.cluster(task.technical_id)
+        names = vpn_seed_server.NAMES[: vpn_servers(view)]
+        await asyncio.gather(*(self._wait(name, task, _VPN_SECONDS) for name in names))
         return TaskResult()
 
     # The gardenlet's own access

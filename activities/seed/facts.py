@@ -72,6 +72,16 @@ def failure_tolerance(view: ClusterView) -> str | None:
     return (available.get("failureTolerance") or {}).get("type")
 
 
+def vpn_servers(view: ClusterView) -> int:
+    """Number of VPN servers: two if the control plane must survive a failure, else one. An annotation overrides it.
+
+    Source: Gardener's helper of the Shoot and its botanist; a value that is no boolean changes nothing.
+    """
+    annotation = (view.shoot["metadata"].get("annotations") or {}).get(constants.HIGHLY_AVAILABLE_VPN, "")
+    wanted = {"true": True, "false": False}.get(annotation.lower(), failure_tolerance(view) is not None)
+    return 2 if wanted else 1
+
+
 def replicas_awake(view: ClusterView) -> int:
     """Replicas of a component of a control plane that is not hibernated: two if it must survive a failure, else one."""
     return 2 if failure_tolerance(view) else 1

@@ -15,8 +15,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters
+from activities.components import base, machine_controller_manager, vpn_seed_server
 from activities.components import etcd as etcd_component
-from activities.components import machine_controller_manager, vpn_seed_server
 from activities.errors import transient
 from activities.heartbeat import heartbeating
 from activities.seed import extension_kinds as kinds
@@ -100,11 +100,12 @@ class MigrationActivities:
 
     @activity.defn
     async def delete_vpn_server(self, task: ShootTask) -> TaskResult:
-        """Delete the VPN server, the seed's end of the tunnel, so that the shoot's end connects to the new one."""
-        seed, caches, name = self._clusters.seed, self._clusters.seed_caches, vpn_seed_server.NAME
-        await rollout.end(seed, caches, task.technical_id, vpn_seed_server.SELECT, _VPN_SECONDS)
-        doomed = [(resources.SERVICE, name), (resources.POD_DISRUPTION_BUDGET, name)]
-        await rollout.delete(seed, doomed, task.technical_id)
+        """Delete the VPN servers, the seed's end of the tunnel, so that the shoot's end connects to the new one."""
+        seed, caches = self._clusters.seed, self._clusters.seed_caches
+        for name in vpn_seed_server.NAMES:
+            await rollout.end(seed, caches, task.technical_id, base.control_plane_labels(name), _VPN_SECONDS)
+            doomed = [(resources.SERVICE, name), (resources.POD_DISRUPTION_BUDGET, name)]
+            await rollout.delete(seed, doomed, task.technical_id)
         return TaskResult()
 
     @activity.defn

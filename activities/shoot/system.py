@@ -12,6 +12,7 @@ from activities.components import (
     base,
     coredns,
     exporters,
+    gateway,
     kube_proxy,
     metrics_server,
     node_local_dns,
@@ -24,7 +25,7 @@ from activities.heartbeat import heartbeating
 from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import observability, rollout
-from activities.seed.facts import ApiNames, Networks, taints_of_system_pools, zones_of_system_pools
+from activities.seed.facts import ApiNames, Networks, taints_of_system_pools, vpn_servers, zones_of_system_pools
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
@@ -216,6 +217,7 @@ class ShootSystemActivities:
             certificate=certificate.data,
             ca_bundle=secrets.get("ca-vpn").data["bundle.crt"],
             tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).data["vpn.tlsauth"],
+            servers=gateway.VPN_SERVERS[: vpn_servers(view)],
         )
         await self._hand_over(task, _VPN, vpn_shoot.objects(wanted))
         return TaskResult(secrets=secrets.generated)

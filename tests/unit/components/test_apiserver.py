@@ -97,6 +97,30 @@ def test_all_connections_to_the_shoot_use_the_tunnel():
     assert by_name["etcd"] == by_name["controlplane"] == {"proxyProtocol": "Direct"}
 
 
+def test_an_api_server_with_two_vpn_servers_connects_through_the_proxy_beside_it():
+    objects = apiserver.objects(server(vpn_servers=("vpn-seed-server", "vpn-seed-server-1")))
+    files = {name: text for item in objects for name, text in (item.get("data") or {}).items()}
+    egress = {
+        each["name"]: each for each in json.loads(files["egress-selector-configuration.yaml"])["egressSelections"]
+    }
+    proxy = json.loads(files["envoy.json"])["static_resources"]
+    listener = next(each for each in proxy["listeners"] if each["name"] == "connect")
+    assert egress["cluster"]["connection"]["transport"] == {"uds": {"udsName": listener["address"]["pipe"]["path"]}}
+    cluster = next(each for each in proxy["clusters"] if each["name"] == "servers")
+    hosts = [each["lb_endpoints"][0]["endpoint"]["address"] for each in cluster["load_assignment"]["endpoints"]]
+    assert [each["socket_address"]["address"] for each in hosts] == ["vpn-seed-server", "vpn-seed-server-1"]
+
+    (workload,) = (item for item in objects if item["kind"] == "Deployment")
+    pod = workload["spec"]["template"]["spec"]
+    (sidecar,), (main,) = pod["initContainers"], pod["containers"]
+    assert sidecar["restartPolicy"] == "Always"
+    volumes = {each["name"] for each in pod["volumes"]}
+    for container in (sidecar, main):
+        assert {each["name"] for each in container["volumeMounts"]} <= volumes
+    shared = [{each["name"]: each["mountPath"] for each in one["volumeMounts"]} for one in (sidecar, main)]
+    assert shared[0]["vpn-egress-socket"] == shared[1]["vpn-egress-socket"] == "/run/vpn-egress"
+
+
 def test_a_cluster_without_workers_has_no_tunnel_and_no_kubelets():
     made = apiserver.objects(server(workers=False))
 

@@ -70,6 +70,20 @@ def test_only_known_destinations_can_be_dialled():
     ]
 
 
+def test_each_of_two_vpn_servers_can_be_dialled():
+    files = gateway.xds_files([Route(A.namespace, A.hosts, A.api_server, A.vpn, ("100.64.1.9", 1194))])
+    names = [
+        f"outbound|1194||{each}.shoot--dev--a.svc.cluster.local" for each in ("vpn-seed-server", "vpn-seed-server-1")
+    ]
+
+    assert destinations(files, gateway.VPN_ROUTES_FILE) == names
+    found = {
+        each["name"]: each["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
+        for each in files[gateway.CLUSTERS_FILE]["resources"]
+    }
+    assert found[names[1]] == {"socket_address": {"address": "100.64.1.9", "port_value": 1194}}
+
+
 def test_a_new_shoot_changes_no_chain_of_another_and_no_shared_listener():
     """Envoy ends the connections of a chain that changes: another shoot's watches, or all tunnels."""
     before, after = gateway.xds_files([A]), gateway.xds_files([A, B])
@@ -225,6 +239,9 @@ async def test_an_exposure_is_served_as_soon_as_its_services_have_addresses(worl
 
     api.put("/api/v1/services", service("vpn-seed-server", "shoot--dev--a", "100.64.1.2"))
     await until(lambda: len(destinations(written(directory), gateway.VPN_ROUTES_FILE)) == 1)
+
+    api.put("/api/v1/services", service("vpn-seed-server-1", "shoot--dev--a", "100.64.1.9"))
+    await until(lambda: len(destinations(written(directory), gateway.VPN_ROUTES_FILE)) == 2)
 
     api.remove("/api/v1/configmaps", "apiserver-exposure", "shoot--dev--a")
     await until(lambda: "shoot--dev--a" not in chains(written(directory)))

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ VPN_SERVER = vpn_seed_server.VpnSeedServer(
     ca_bundle="ca-vpn-bundle",
     tls_auth="tls-auth-1",
 )
+VPN_SERVERS = [replace(VPN_SERVER, index=index, servers=2, failure_tolerance="zone") for index in (0, 1)]
 VPN_SHOOT = vpn_shoot.VpnShoot(
     control_plane=NAMESPACE,
     gateway_host="api.a.dev.internal.example.org",
@@ -63,6 +65,7 @@ VPN_SHOOT = vpn_shoot.VpnShoot(
     ca_bundle=b"ca",
     tls_auth=b"static key",
 )
+OF_TWO_SERVERS = replace(VPN_SHOOT, servers=("vpn-seed-server", "vpn-seed-server-1"))
 AUTOSCALER = vpa.Autoscaler(
     namespace=NAMESPACE,
     generic_kubeconfig="generic",
@@ -310,6 +313,69 @@ def test_the_client_names_its_server_to_the_gateway():
     assert tunnel["headers_to_add"] == [{"header": {"key": "Reversed-VPN", "value": destination}}]
     assert "remote 127.0.0.1 1194" in files["openvpn.conf"]
     assert "verify-x509-name vpn-seed-server name" in files["openvpn.conf"]
+
+
+def openvpn_files(objects):
+    return next(item["data"] for item in objects if "openvpn.conf" in item.get("data", {}))
+
+
+def test_two_servers_have_one_half_of_the_network_each():
+    """A client has a tunnel to each server, and its answers take the tunnel by their address."""
+    servers = [openvpn_files(vpn_seed_server.objects(each))["openvpn.conf"].splitlines() for each in VPN_SERVERS]
+    assert "server 198.19.255.0 255.255.255.128 nopool" in servers[0]
+    assert "ifconfig-pool 198.19.255.2 198.19.255.7 255.255.255.128" in servers[0]
+    assert "server 198.19.255.128 255.255.255.128 nopool" in servers[1]
+    assert "ifconfig-pool 198.19.255.130 198.19.255.135 255.255.255.128" in servers[1]
+
+
+def test_pods_of_two_servers_are_apart_and_belong_to_their_own_services():
+    for server, other in zip(VPN_SERVERS, reversed(VPN_SERVERS), strict=True):
+        objects = vpn_seed_server.objects(server)
+        (workload,) = workloads(objects)
+        template = workload["spec"]["template"]
+        (service,) = (item for item in objects if item["kind"] == "Service")
+        assert service["metadata"]["name"] == workload["metadata"]["name"] == server.name
+        assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+        constraints = template["spec"]["topologySpreadConstraints"]
+        assert {(each["topologyKey"], each["whenUnsatisfiable"]) for each in constraints} == {
+            ("kubernetes.io/hostname", "DoNotSchedule"),
+            ("topology.kubernetes.io/zone", "DoNotSchedule"),
+        }
+        (counted,) = {json.dumps(each["labelSelector"]["matchLabels"]) for each in constraints}
+        assert json.loads(counted).items() <= template["metadata"]["labels"].items()
+        (peer,) = workloads(vpn_seed_server.objects(other))
+        terms = template["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        for each in terms:
+            avoided = each["podAffinityTerm"]["labelSelector"]["matchLabels"].items()
+            assert avoided <= peer["spec"]["template"]["metadata"]["labels"].items()
+            assert not avoided <= template["metadata"]["labels"].items()
+
+
+def test_each_client_pod_has_a_tunnel_to_both_servers():
+    objects = vpn_shoot.objects(OF_TWO_SERVERS)
+    (workload,) = workloads(objects)
+    pod = workload["spec"]["template"]["spec"]
+    files = next(item["data"] for item in objects if item["kind"] == "ConfigMap")
+    listeners = json.loads(files["envoy.json"])["static_resources"]["listeners"]
+    dialled = {}
+    for each in listeners:
+        if each["name"].startswith("dial"):
+            tunnel = each["filter_chains"][0]["filters"][0]["typed_config"]["tunneling_config"]
+            dialled[each["address"]["socket_address"]["port_value"]] = tunnel["headers_to_add"][0]["header"]["value"]
+    for index, container in enumerate(pod["containers"]):
+        script = files[container["command"][-1].rpartition("/")[2]]
+        config = files[script.split("/etc/openvpn/")[-1].strip()].splitlines()
+        assert f"dev tun{index}" in config
+        (port,) = [int(line.split()[-1]) for line in config if line.startswith("remote ")]
+        assert dialled[port] == f"outbound|1194||{OF_TWO_SERVERS.servers[index]}.shoot--dev--a.svc.cluster.local"
+        up, down = ([line.split()[-1] for line in config if line.startswith(f"{when} ")][0] for when in ("up", "down"))
+        connected = files[up.rpartition("/")[2]].split()[-1]
+        assert files[down.rpartition("/")[2]].split()[-1] == connected
+        assert f"rm -f {connected}\n" in script
+        assert connected in container["readinessProbe"]["exec"]["command"], "one tunnel is enough"
+    assert len(pod["containers"]) == 2
+    assert not any("@" in text for name, text in files.items() if name not in ("envoy.json", "drain.py"))
+    assert "-p tcp --dport 9444 ! -i tun+ -j REJECT" in pod["initContainers"][0]["command"][-1]
 
 
 # System components
