@@ -132,6 +132,17 @@ class Probe:
         said: dict[str, Any] = json.loads(content)
         return said
 
+    def fault(self, path: str) -> str:
+        """Read a path once, on a connection of its own; returns why that failed, or nothing."""
+        self._disconnect()
+        try:
+            status, content, _ = self._answer("GET", path, None)
+        except (OSError, http.client.HTTPException) as error:
+            return repr(error)
+        finally:
+            self._disconnect()
+        return "" if status == 200 else f"{status} {content[:200]!r}"
+
     def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes, str]:
         """Status, content, and seconds after which the request may be repeated, if the server says so."""
         connection = self._connect()

@@ -4,8 +4,11 @@ What was acknowledged is there afterwards, and two members serve while the third
 """
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ _ETCDS = ("etcd-main", "etcd-events")
 _CHANGE_SECONDS = 180.0
 _BACK_SECONDS = 120.0
 _ROTATION_SECONDS = 500.0
+_REQUEST_SECONDS = 30.0
 _KILL = """
 import os
 for process in filter(str.isdigit, os.listdir("/proc")):
@@ -136,6 +140,72 @@ def test_an_etcd_with_a_replaced_member_is_healthy_and_backed_up(tolerant: Toler
     shoot.control_plane("wait", "--for=condition=BackupReady", "etcds.druid.gardener.cloud/etcd-main", "--timeout=60s")
     pods = shoot.control_plane("get", "pods", "-l", "app=kubernetes,role=apiserver", "-o", "name").split()
     assert len(pods) == 2
+
+
+class Asking(threading.Thread):
+    """Ask a kubelet for its health through the API server and the tunnel, ten times a second.
+
+    Each request has a connection of its own to the API server. One that fails is repeated once, as clients may do.
+    """
+
+    def __init__(self, shoot: Shoot) -> None:
+        super().__init__()
+        self._probe = Probe(shoot, "tunnel", timeout=_REQUEST_SECONDS)
+        node = shoot.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+        self._path = f"/api/v1/nodes/{node}/proxy/healthz"
+        self._end = threading.Event()
+        self.answered = 0
+        self.repeated: list[str] = []
+        self.failed: list[str] = []
+        self.slowest = 0.0
+
+    def run(self) -> None:
+        while not self._end.wait(0.1):
+            begun = time.monotonic()
+            if fault := self._probe.fault(self._path):
+                self.repeated.append(fault)
+                if again := self._probe.fault(self._path):
+                    self.failed.append(again)
+                    continue
+            self.answered += 1
+            self.slowest = max(self.slowest, time.monotonic() - begun)
+
+    def __enter__(self) -> "Asking":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self.join()
+
+
+def _pods_of_tunnel(shoot: Shoot, *, server: bool) -> list[str]:
+    if server:
+        found = shoot.control_plane("get", "pods", "-l", "networking.gardener.cloud/vpn-server", "-o", "name")
+    else:
+        found = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "app=vpn-shoot", "-o", "name")
+    return sorted(found.split())
+
+
+@pytest.mark.parametrize("server", [True, False], ids=["server", "client"])
+def test_the_loss_of_either_end_of_the_tunnel_refuses_no_request(tolerant: Tolerant, *, server: bool) -> None:
+    shoot = tolerant.shoot
+    pods = _pods_of_tunnel(shoot, server=server)
+    assert len(pods) == 2
+    for pod in pods:
+        with Asking(shoot) as asking:
+            eventually(lambda asking=asking: asking.answered > 20, "the kubelet answers", 30)
+            kubectl = shoot.control_plane if server else partial(shoot.kubectl, "-n", "kube-system")
+            kubectl("delete", pod, "--grace-period=0", "--force")
+            before = asking.answered
+
+            def replaced(before: int = before, asking: Asking = asking, pod: str = pod) -> bool:
+                left = _pods_of_tunnel(shoot, server=server)
+                return pod not in left and len(left) == 2 and asking.answered > before + 50
+
+            eventually(replaced, f"{pod} is replaced", _BACK_SECONDS)
+        print(f"{pod}: {asking.answered} answered, {len(asking.repeated)} repeated, slowest {asking.slowest:.1f} s")
+        assert not asking.failed, asking.failed
 
 
 @pytest.mark.timeout(1200, func_only=True)

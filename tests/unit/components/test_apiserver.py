@@ -100,9 +100,8 @@ def test_all_connections_to_the_shoot_use_the_tunnel():
 def test_an_api_server_with_two_vpn_servers_connects_through_the_proxy_beside_it():
     objects = apiserver.objects(server(vpn_servers=("vpn-seed-server", "vpn-seed-server-1")))
     files = {name: text for item in objects for name, text in (item.get("data") or {}).items()}
-    egress = {
-        each["name"]: each for each in json.loads(files["egress-selector-configuration.yaml"])["egressSelections"]
-    }
+    selections = json.loads(files["egress-selector-configuration.yaml"])["egressSelections"]
+    egress = {each["name"]: each for each in selections}
     proxy = json.loads(files["envoy.json"])["static_resources"]
     listener = next(each for each in proxy["listeners"] if each["name"] == "connect")
     assert egress["cluster"]["connection"]["transport"] == {"uds": {"udsName": listener["address"]["pipe"]["path"]}}

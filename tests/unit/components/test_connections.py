@@ -177,6 +177,7 @@ ALLOWED = [
     ("kube-apiserver", "etcd-main", 2379),
     ("kube-apiserver", "etcd-events", 2379),
     ("kube-apiserver", "vpn-seed-server", 9443),
+    ("kube-apiserver", "vpn-seed-server-1", 9443),
     ("kube-apiserver", "vpa-admission-controller", 10250),
     ("kube-apiserver", "oidc-webhook-authenticator", 10443),
     ("kube-apiserver", PUBLIC, 443),
@@ -189,6 +190,7 @@ ALLOWED = [
     ("machine-controller-manager", PRIVATE, 443),
     ("oidc-webhook-authenticator", PUBLIC, 443),
     (GATEWAY, "vpn-seed-server", 1194),
+    (GATEWAY, "vpn-seed-server-1", 1194),
     (GATEWAY, "prometheus-shoot", 9090),
     (GATEWAY, "alertmanager-shoot", 9093),
     (GATEWAY, f"{OTHER}/kube-apiserver", 443),
@@ -209,7 +211,7 @@ def test_what_components_need_is_allowed(source, target, port):
 
 @pytest.mark.parametrize(("namespace", "name"), [key for key in PODS if key[0] not in ("kube-system", "temporal")])
 def test_all_pods_that_connect_by_names_reach_the_dns(namespace, name):
-    alone = ("vpn-seed-server", "etcd-events") if namespace in (NAMESPACE, OTHER) else ()
+    alone = ("vpn-seed-server", "vpn-seed-server-1", "etcd-events") if namespace in (NAMESPACE, OTHER) else ()
     found = {CLUSTER.allows(PODS[namespace, name], at("kube-system/coredns"), 53, each) for each in ("UDP", "TCP")}
     assert found == {name not in alone or name == "etcd-events"}
 

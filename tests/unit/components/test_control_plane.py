@@ -743,3 +743,56 @@ async def test_the_seeds_end_of_the_tunnel_is_awaited(world, monkeypatch):
     monkeypatch.setattr(world.control_plane, "_wait", rolled_out)
     await world.control_plane.wait_vpn_server(TASK)
     assert waited == ["vpn-seed-server"]
+
+    waited.clear()
+    world.pin(_tolerant())
+    await world.control_plane.wait_vpn_server(TASK)
+    assert waited == ["vpn-seed-server", "vpn-seed-server-1"]
+
+
+def _tolerant(**annotations):
+    available = {"controlPlane": {"highAvailability": {"failureTolerance": {"type": "node"}}}}
+    return _annotated({**SHOOT, "spec": {**SHOOT["spec"], **available}}, annotations)
+
+
+def _annotated(shoot, annotations):
+    prefix = "alpha.control-plane.shoot.gardener.cloud/"
+    return {**shoot, "metadata": {**shoot["metadata"], "annotations": {prefix + k: v for k, v in annotations.items()}}}
+
+
+@pytest.mark.parametrize(
+    ("shoot", "servers"),
+    [
+        (SHOOT, 1),
+        (_tolerant(), 2),
+        (_tolerant(**{"high-availability-vpn": "false"}), 1),
+        (_annotated(SHOOT, {"high-availability-vpn": "true"}), 2),
+        (_annotated(SHOOT, {"high-availability-vpn": "maybe"}), 1),
+    ],
+    ids=["plain", "tolerant", "switched off", "switched on", "no boolean"],
+)
+async def test_a_tolerant_control_plane_or_an_annotation_has_two_vpn_servers(world, shoot, servers):
+    world.pin(shoot)
+    await world.control_plane.deploy_vpn_server(TASK)
+    await world.control_plane.deploy_apiserver(TASK)
+    await world.system.deploy_vpn_shoot(TASK)
+
+    names = ("vpn-seed-server", "vpn-seed-server-1")
+    found = [name for name in names if world.seed.find("/apis/apps/v1/deployments", name, NAMESPACE)]
+    assert len(found) == servers
+    api_server = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
+    sidecars = api_server["spec"]["template"]["spec"].get("initContainers", [])
+    assert [each["name"] for each in sidecars] == (["vpn-egress"] if servers == 2 else [])
+
+
+async def test_the_second_vpn_server_is_deleted_when_the_annotation_switches_it_off(world):
+    world.pin(_tolerant())
+    await world.control_plane.deploy_vpn_server(TASK)
+    assert world.seed.find("/api/v1/services", "vpn-seed-server-1", NAMESPACE)
+
+    world.pin(_tolerant(**{"high-availability-vpn": "false"}))
+    for _ in range(2):
+        await world.control_plane.deploy_vpn_server(TASK)
+        for path in ("/apis/apps/v1/deployments", "/api/v1/services", "/apis/policy/v1/poddisruptionbudgets"):
+            assert world.seed.find(path, "vpn-seed-server-1", NAMESPACE) is None
+            assert world.seed.find(path, "vpn-seed-server", NAMESPACE)

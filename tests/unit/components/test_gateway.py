@@ -72,9 +72,8 @@ def test_only_known_destinations_can_be_dialled():
 
 def test_each_of_two_vpn_servers_can_be_dialled():
     files = gateway.xds_files([Route(A.namespace, A.hosts, A.api_server, A.vpn, ("100.64.1.9", 1194))])
-    names = [
-        f"outbound|1194||{each}.shoot--dev--a.svc.cluster.local" for each in ("vpn-seed-server", "vpn-seed-server-1")
-    ]
+    servers = ("vpn-seed-server", "vpn-seed-server-1")
+    names = [f"outbound|1194||{each}.shoot--dev--a.svc.cluster.local" for each in servers]
 
     assert destinations(files, gateway.VPN_ROUTES_FILE) == names
     found = {

@@ -74,7 +74,7 @@ AUTOSCALER = vpa.Autoscaler(
 )
 
 IN_THE_SEED = {
-    "kube-apiserver": apiserver.objects(server()),
+    "kube-apiserver": apiserver.objects(server(vpn_servers=vpn_seed_server.NAMES)),
     "kube-controller-manager": controller_manager.objects(
         controller_manager.ControllerManager(
             NAMESPACE, "1.37.1", 1, ["100.112.0.0/16"], ["100.68.0.0/16"], CONTROLLER_SECRETS
@@ -90,6 +90,7 @@ IN_THE_SEED = {
         machine_controller_manager.MachineControllerManager(NAMESPACE, "generic")
     ),
     "vpn-seed-server": vpn_seed_server.objects(VPN_SERVER),
+    "vpn-seed-server-1": vpn_seed_server.objects(VPN_SERVERS[1]),
     **{program[-1]["metadata"]["name"]: program for program in vpa.programs(AUTOSCALER)},
     "cluster-autoscaler": cluster_autoscaler.objects(
         cluster_autoscaler.Autoscaler(NAMESPACE, "generic", ClusterAutoscaler(), [])
@@ -329,12 +330,12 @@ def test_two_servers_have_one_half_of_the_network_each():
 
 
 def test_pods_of_two_servers_are_apart_and_belong_to_their_own_services():
-    for server, other in zip(VPN_SERVERS, reversed(VPN_SERVERS), strict=True):
-        objects = vpn_seed_server.objects(server)
+    for one, other in zip(VPN_SERVERS, reversed(VPN_SERVERS), strict=True):
+        objects = vpn_seed_server.objects(one)
         (workload,) = workloads(objects)
         template = workload["spec"]["template"]
         (service,) = (item for item in objects if item["kind"] == "Service")
-        assert service["metadata"]["name"] == workload["metadata"]["name"] == server.name
+        assert service["metadata"]["name"] == workload["metadata"]["name"] == one.name
         assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
         constraints = template["spec"]["topologySpreadConstraints"]
         assert {(each["topologyKey"], each["whenUnsatisfiable"]) for each in constraints} == {
@@ -368,7 +369,7 @@ def test_each_client_pod_has_a_tunnel_to_both_servers():
         assert f"dev tun{index}" in config
         (port,) = [int(line.split()[-1]) for line in config if line.startswith("remote ")]
         assert dialled[port] == f"outbound|1194||{OF_TWO_SERVERS.servers[index]}.shoot--dev--a.svc.cluster.local"
-        up, down = ([line.split()[-1] for line in config if line.startswith(f"{when} ")][0] for when in ("up", "down"))
+        up, down = (next(each.split()[-1] for each in config if each.startswith(f"{when} ")) for when in ("up", "down"))
         connected = files[up.rpartition("/")[2]].split()[-1]
         assert files[down.rpartition("/")[2]].split()[-1] == connected
         assert f"rm -f {connected}\n" in script
