@@ -170,6 +170,9 @@ class Asking(threading.Thread):
             self.answered += 1
             self.slowest = max(self.slowest, time.monotonic() - begun)
 
+    def has_answers(self, more_than: int) -> bool:
+        return self.answered > more_than
+
     def __enter__(self) -> "Asking":
         self.start()
         return self
@@ -194,7 +197,7 @@ def test_the_loss_of_either_end_of_the_tunnel_refuses_no_request(tolerant: Toler
     assert len(pods) == 2
     for pod in pods:
         with Asking(shoot) as asking:
-            eventually(lambda asking=asking: asking.answered > 20, "the kubelet answers", 30)
+            eventually(partial(asking.has_answers, 20), "the kubelet answers", 30)
             kubectl = shoot.control_plane if server else partial(shoot.kubectl, "-n", "kube-system")
             kubectl("delete", pod, "--grace-period=0", "--force")
             before = asking.answered

@@ -25,7 +25,7 @@ from tests.unit.components.test_manifests import NAMESPACE
 OWN = [name for namespace, name in PODS if namespace == NAMESPACE]
 PORTS = (443, 1194, 2379, 2381, 8080, 9090, 9093, 9095, 9115, 9443, 15000)
 WEBHOOKS = 10250
-NEEDED = {("etcd-main", 2379), ("etcd-events", 2379), ("vpn-seed-server", 9443)}
+NEEDED = {("etcd-main", 2379), ("etcd-events", 2379), ("vpn-seed-server", 9443), ("vpn-seed-server-1", 9443)}
 """Pods and ports of its own control plane that an API server needs."""
 
 
