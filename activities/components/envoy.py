@@ -64,6 +64,18 @@ def connect_route(cluster: str, **match: Any) -> Manifest:
     }
 
 
+def elsewhere(retry_on: str, **rest: Any) -> Manifest:
+    """Retry policy that tries the priorities of a cluster in turn, for up to about a minute: peers connect again."""
+    config = typed("retry.priority.previous_priorities.v3.PreviousPrioritiesConfig", update_frequency=1)
+    return {
+        "retry_on": retry_on,
+        "num_retries": 40,
+        "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
+        "retry_priority": {"name": "envoy.retry_priorities.previous_priorities", "typed_config": config},
+        **rest,
+    }
+
+
 def noticing_loss() -> Manifest:
     """Fields of a cluster whose connections end about 5 s after their peer is lost without notice.
 

@@ -29,19 +29,10 @@ def proxy_config(servers: Sequence[str], secrets: str) -> Manifest:
 
     While no server has a client, Envoy retries requests: clients need seconds to connect again.
     """
-    again = {
-        # Only a CONNECT is sent again: the API server's own request follows once a server has accepted the CONNECT.
-        "retry_on": "connect-failure,reset,retriable-status-codes",
-        "retriable_status_codes": [vpn_seed_server.NO_CLIENT],
-        "num_retries": 40,
-        "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
-        "retry_priority": {
-            "name": "envoy.retry_priorities.previous_priorities",
-            "typed_config": envoy.typed(
-                "retry.priority.previous_priorities.v3.PreviousPrioritiesConfig", update_frequency=1
-            ),
-        },
-    }
+    # Only a CONNECT is sent again: the API server's own request follows once a server has accepted the CONNECT.
+    again = envoy.elsewhere(
+        "connect-failure,reset,retriable-status-codes", retriable_status_codes=[vpn_seed_server.NO_CLIENT]
+    )
     route = {
         "match": {"connect_matcher": {}},
         "route": {

@@ -163,17 +163,7 @@ def proxy_config(network: str, *, chosen: bool = False) -> Manifest:
     ``chosen``: API servers choose between two servers (``vpn_egress``). Then Envoy tells them whether a client answers.
     A request that may go to the other server gets ``NO_CLIENT`` after a few attempts.
     """
-    again = {
-        "retry_on": "connect-failure",
-        "num_retries": 40,
-        "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
-        "retry_priority": {
-            "name": "envoy.retry_priorities.previous_priorities",
-            "typed_config": envoy.typed(
-                "retry.priority.previous_priorities.v3.PreviousPrioritiesConfig", update_frequency=1
-            ),
-        },
-    }
+    again = envoy.elsewhere("connect-failure")
     passed_on: dict[str, Any] = {
         "match": {"connect_matcher": {}},
         "route": {
