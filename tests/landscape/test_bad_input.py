@@ -145,8 +145,6 @@ def test_once_fixed_the_operation_continues_from_the_failed_task(unauthenticated
 
     eventually(lambda: len(shoot.flows()) == 2, "a second attempt", 30)
     flow = eventually(lambda: _once(shoot, "deploy_worker"), "the second attempt orders machines", CREATION)
-    # The next test begins in the middle of this creation, however long the machine takes until then.
-    shoot.gardener("flow", "pause", shoot.reference, "--reason", "the next test deletes the Shoot")
     tasks = {task["name"]: task for task in flow["tasks"]}
     assert (flow["operation"], flow["generation"], flow["attempt"]) == ("Create", 2, 2)
     kept = {name for name, task in tasks.items() if task["state"] == "Kept"}
@@ -164,9 +162,7 @@ def test_a_shoot_deleted_during_its_creation_leaves_nothing(unauthenticated: Sho
     last = shoot.get()["status"]["lastOperation"]
     assert (last["type"], last["state"]) == ("Create", "Processing"), "this test begins in the middle of a creation"
 
-    shoot.delete(wait=False)
-    shoot.gardener("flow", "resume", shoot.reference)
-    shoot.garden("wait", "--for=delete", f"shoot/{shoot.name}", f"--timeout={DELETION}s", timeout=DELETION + 10)
+    shoot.delete()
 
     assert shoot.traces() == {"garden": [], "seed": [], "cloud": [], "dns": [], "bucket": []}
     newest = shoot.flows()[0]
