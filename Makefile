@@ -40,8 +40,10 @@ endif
 
 test: venv packages browser ## Run all tests except slow ones; landscape tests bring up their own landscape.
 	@# Tests without a landscape run first: beside them the landscape's clusters would get too little CPU. They wait a third
-	@# of their time, so three processes run them. tests/conftest.py says which tests run beside each other, in which order.
-	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
+	@# of their time, so three processes run them, and the landscape's programs are compiled meanwhile. tests/conftest.py says
+	@# which tests run beside each other, in which order.
+	@mkdir -p build; nice -n 19 $(BIN)/gardener landscape prepare > build/prepare.log 2>&1 & \
+	$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
 	exit $$((others | on_landscape))
 

@@ -123,6 +123,12 @@ def up(
     _print_status(plan, output, processes=False)
 
 
+@landscape.command()
+def prepare() -> None:
+    """Download or compile the programs that a landscape needs. The first `up` does it, too, if nothing has before."""
+    _run(lifecycle.prepare(Progress()))
+
+
 @landscape.command(name="images")
 @click.option("--output", "-o", type=click.Path(), help="Copy the archive here, in place of printing where it is.")
 def images_(output: str | None) -> None:

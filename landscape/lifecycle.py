@@ -73,6 +73,15 @@ def require(name: str) -> Plan:
     return plan
 
 
+async def prepare(progress: Progress) -> None:
+    """Make what every landscape needs and caches keep: binaries, and Debian trees. Safe to repeat, and beside an ``up``."""
+    _require_root()
+    runtime_distributions()  # before any thread
+    trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))
+    await binaries.ensure((*binaries.cluster_tools(), *binaries.central_tools(), *binaries.image_tools()), progress)
+    await trees
+
+
 async def up(
     name: str,
     progress: Progress,

@@ -59,6 +59,7 @@ FOR_OPERATORS_OF_PROCESSES = {
     "landscape kill",
     "landscape logs",
     "landscape pause",
+    "landscape prepare",
     "landscape resume",
     "landscape temporal-certificates",
     "seed bootstrap-kubeconfig",
