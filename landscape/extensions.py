@@ -20,7 +20,7 @@ from api.resources import CONTROLLER_INSTALLATION, NAMESPACE
 from kube.client import KubeClient, Object
 from landscape.code import ROOMS, code_digest
 from landscape.errors import LandscapeError
-from landscape.files import write_if_changed
+from landscape.files import locked, write_if_changed
 from landscape.kube import apply, connected
 from landscape.pki import TemporalAuthority
 from landscape.plan import ClusterPlan, Plan
@@ -115,7 +115,8 @@ def secrets(plan: Plan, seed: str) -> dict[str, dict[str, Path]]:
     authority = TemporalAuthority(plan.temporal_authority)
     pair = authority.for_extension(PROVIDER_LOCAL, seed)
     key = plan.derived_key(f"{seed}-{PROVIDER_LOCAL}")
-    write_if_changed(key, derived_keys(plan.codec_key, provider_local=seed), mode=0o600)
+    with locked(key):
+        write_if_changed(key, derived_keys(plan.codec_key, provider_local=seed), mode=0o600)
     shared = {"provider-local-shared-key": {"key": plan.shared_key}} if plan.shared_key.exists() else {}
     return {
         "provider-local-codec-key": {"key": key},

@@ -1,6 +1,9 @@
 """Files that running processes read."""
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -20,3 +23,12 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     scratch.replace(path)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait for the lock of a file or directory that several processes write: commands and the keeper, for example."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -74,7 +74,7 @@ def require(name: str) -> Plan:
 
 
 async def prepare(progress: Progress) -> None:
-    """Make what every landscape needs and caches keep: binaries, and Debian trees. Safe to repeat, and beside an ``up``."""
+    """Make what all landscapes share: binaries, and Debian trees. It can be repeated, and run beside an ``up``."""
     _require_root()
     runtime_distributions()  # before any thread
     trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from api import constants
-from landscape.files import write_file
+from landscape.files import locked, write_file
 
 _VALIDITY = timedelta(days=365)
 
@@ -67,10 +67,15 @@ class Authority:
         other groups than the version that made the landscape.
         """
         files = KeyPair(self.directory / f"{file_name}.crt", self.directory / f"{file_name}.key")
+        with locked(files.certificate):
+            self._issue(files, common_name, organizations, names)
+        return files
+
+    def _issue(self, files: KeyPair, common_name: str, organizations: Sequence[str], names: Sequence[str]) -> None:
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         if files.certificate.exists() and _content(files) == (subject, {_general_name(name) for name in names}):
-            return files
+            return
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(subject, self._certificate.subject, key.public_key())
@@ -86,7 +91,6 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         _write(files, certificate, key)
-        return files
 
 
 class TemporalAuthority:

@@ -1,10 +1,12 @@
 """Certificates and kubeconfigs of the landscape's clusters."""
 
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from landscape import pki
@@ -27,6 +29,17 @@ def test_a_server_certificate_names_its_addresses(ca):
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["198.18.2.2"]
     assert names.get_values_for_type(x509.DNSName) == ["kubernetes.default"]
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.pem.encode()))
+
+
+def test_writers_at_the_same_time_leave_a_certificate_with_its_key(tmp_path, ca):
+    """`up` and the keeper both issue the certificate of an extension."""
+    for attempt in range(20):
+        with ThreadPoolExecutor(4) as pool:
+            for made in [pool.submit(ca.issue, f"client-{attempt}", "extension") for _ in range(4)]:
+                pair = made.result()
+        certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+        key = load_pem_private_key(pair.key.read_bytes(), password=None)
+        assert key.public_key() == certificate.public_key()
 
 
 def test_a_client_certificate_cannot_serve(ca):
