@@ -131,7 +131,7 @@ class SeedActivities:
             if seed["spec"].get("backup"):
                 findings.append(Finding(SEED_BACKUP_BUCKETS_READY, said, "BackupBucketsAvailable", description))
         operation = {
-            "type": _operation_type(status),
+            "type": str(task.operation),
             "state": state,
             "progress": progress,
             "description": description,
@@ -290,12 +290,6 @@ def _check_version(version: str) -> None:
         wanted = ".".join(map(str, _OLDEST))
         text = f"the seed runs Kubernetes {version}, and at least {wanted} is needed: upgrade the seed's cluster"
         raise transient(ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM, text)
-
-
-def _operation_type(status: dict[str, Any]) -> str:
-    """Type of the operation: ``Create`` until the Seed has been reconciled once, then ``Reconcile``."""
-    last = status.get("lastOperation") or {}
-    return "Reconcile" if last.get("type") == "Reconcile" or last.get("state") == "Succeeded" else "Create"
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:

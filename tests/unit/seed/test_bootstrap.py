@@ -10,7 +10,7 @@ from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
 from activities.seed.bootstrap import SeedActivities
-from api.contracts.operations import SeedTask, TaskResult
+from api.contracts.operations import OperationType, SeedTask, TaskResult
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
@@ -20,7 +20,13 @@ SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
 DNS_RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
 SECRETS, SERVICES = "/api/v1/secrets", "/api/v1/services"
 RECORD = (DNS_RECORDS, "seed-ingress", "garden")
-TASK = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-11-21T10:00:00.000000Z")
+TASK = SeedTask(
+    name="seed-1",
+    uid="5eed",
+    generation=1,
+    trigger="2026-11-21T10:00:00.000000Z",
+    operation=OperationType.CREATE,
+)
 LATER = SeedTask(name="seed-1", uid="5eed", generation=2, trigger="2026-11-21T11:00:00.000000Z")
 
 
@@ -193,7 +199,7 @@ async def test_a_new_seed_says_that_it_is_created_and_then_that_it_is_ready(repo
     assert conditions(reporting)["SeedSystemComponentsHealthy"] == "Progressing"
     for _ in range(2):  # the first run may lose its answer
         await reporting.activities.report_seed_ready(TASK)
-    assert operation(reporting)[1:] == ("Succeeded", 1)
+    assert operation(reporting) == ("Create", "Succeeded", 1)
     assert conditions(reporting) == {
         "GardenletReady": "True",
         "SeedSystemComponentsHealthy": "True",
