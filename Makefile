@@ -75,8 +75,8 @@ images: venv packages ## Build the images of docker-compose.yaml, and load them 
 soak: venv ## Run thousands of simulated takeovers and disturbed watches, and send thousands of broken objects to admission.
 	$(BIN)/pytest tests/simulation tests/unit/admission/test_bad_input.py -m soak $(PYTEST_ARGS)
 
-chaos: venv packages ## Kill workers at every point of a Seed's flows, and servers in the middle, and compare effects by audit logs.
-	$(BIN)/python -m tests.chaos
+chaos: venv packages ## Kill workers at every point of a Seed's flows, and servers in the middle, and compare effects by audit logs; PARTS: Create, Delete, planted.
+	$(BIN)/python -m tests.chaos build/chaos.json $(PARTS)
 
 benchmark-resource-manager: venv ## Measure a resource manager with 500 objects, beside kubectl apply.
 	$(BIN)/python -m benchmarks.resource_manager -o json

@@ -75,7 +75,7 @@ def client(port: int, token: str) -> KubeClient:
     return KubeClient.from_kubeconfig(kubeconfig(port, token))
 
 
-async def ready(admin: KubeClient) -> None:
+async def ready(admin: KubeClient, seconds: float = 90) -> None:
     """Returns once the API server is ready."""
 
     async def answers() -> bool:
@@ -84,7 +84,7 @@ async def ready(admin: KubeClient) -> None:
         await asyncio.sleep(0.1)  # the clock of a poll
         return False
 
-    await until(answers, 90)
+    await until(answers, seconds)
 
 
 @contextlib.asynccontextmanager

@@ -1,54 +1,76 @@
 """``make chaos``: the whole kill matrix, and the planted faults; a table on the standard output, and JSON in a file.
 
-``python -m tests.chaos [FILE]``: FILE gets the JSON, by default ``build/chaos.json``. The exit code is 1 if the ledger
-has found a fault, if a point was not met, or if a planted fault was not found.
+``python -m tests.chaos [FILE [PART ...]]``: FILE gets the JSON, by default ``build/chaos.json``, after each part that
+has ended. Parts are ``Create``, ``Delete`` and ``planted``. With named parts, the results of other parts stay in the
+file: a run that was interrupted is continued by the parts that it lacks. The exit code is 1 if the ledger has found a
+fault, if a point was not met, or if a planted fault was not found.
 """
 
 import asyncio
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from landscape import binaries
 from landscape.progress import Progress
-from tests.chaos.matrix import OPERATIONS, Result, all_points, falls_of, matrix, percentile
+from tests.chaos.matrix import BUDGET, OPERATIONS, Result, all_points, falls_of, matrix, percentile
 from tests.chaos.plants import PLANTS, planted_points, shows
-from tests.chaos.stage import SERVERS, stage
+from tests.chaos.stage import SERVERS, Stage, stage
+
+PLANTED = "planted"
+PARTS = (*map(str, OPERATIONS), PLANTED)
 
 
-async def run(directory: Path) -> dict[str, Any]:
+async def run(directory: Path, parts: Sequence[str], keep: Callable[[str, Any], None]) -> None:
+    """Run these parts. ``keep`` gets each part's name and result as soon as the part has ended."""
     await binaries.ensure(binaries.cluster_tools(), Progress(quiet=True))
-    results: list[Result] = []
-    faults: dict[str, list[str]] = {}
+    operations = [each for each in OPERATIONS if str(each) in parts]
     async with stage(directory) as made:
-        async with made.workers():
-            undisturbed = {each: await made.operate(each, seconds=600) for each in OPERATIONS}
-            for each in OPERATIONS:
-                points = all_points(each, undisturbed[each])
-                results.append(await matrix(made, each, undisturbed[each], points, falls_of(each, SERVERS)))
-                _tell(results[-1])
-        async with made.workers(planted=True):
-            undisturbed = {each: await made.operate(each, seconds=600) for each in OPERATIONS[:1]}
-            await made.clean()
-            await made.operate(OPERATIONS[1], seconds=600)
-            with_faults = await matrix(made, OPERATIONS[0], undisturbed[OPERATIONS[0]], planted_points(), {})
-            for plant in PLANTS:
-                faults[plant.__name__] = [str(each) for each in with_faults.findings if shows(plant, each)]
-                print(f"planted fault {plant.__name__}: {'; '.join(faults[plant.__name__]) or 'NOT FOUND'}", flush=True)
-    every = sorted(each for result in results for each in result.resumes.values())
-    whole = {
-        "operations": [each.row() for each in results],
-        "kills": sum(each.killed + len(each.falls) for each in results),
+        if operations:
+            async with made.workers():
+                undisturbed = {each: await made.operate(each, seconds=BUDGET) for each in OPERATIONS}
+                for each in OPERATIONS:
+                    if each not in operations:
+                        await made.operate(each, seconds=BUDGET)
+                        continue
+                    points = all_points(each, undisturbed[each])
+                    result = await matrix(made, each, undisturbed[each], points, falls_of(each, SERVERS))
+                    _tell(result)
+                    keep(str(each), result.row())
+        if PLANTED in parts:
+            async with made.workers(planted=True):
+                keep(PLANTED, await _find_planted(made))
+
+
+async def _find_planted(made: Stage) -> dict[str, list[str]]:
+    """Findings of the ledger for each planted fault."""
+    create, delete = OPERATIONS
+    undisturbed = await made.operate(create, seconds=BUDGET)
+    await made.clean()
+    await made.operate(delete, seconds=BUDGET)
+    result = await matrix(made, create, undisturbed, planted_points(), {})
+    found = {}
+    for plant in PLANTS:
+        found[plant.__name__] = [str(each) for each in result.findings if shows(plant, each)]
+        print(f"planted fault {plant.__name__}: {'; '.join(found[plant.__name__]) or 'NOT FOUND'}", flush=True)
+    return found
+
+
+def summary(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole result, from the results of the parts that have run."""
+    rows = [parts[str(each)] for each in OPERATIONS if str(each) in parts]
+    every = [seconds for row in rows for seconds in row["resumes"].values()]
+    return {
+        "parts": dict(parts),
+        "missing": [each for each in PARTS if each not in parts],
+        "kills": sum(row["kills"] + len(row["falls"]) for row in rows),
         "resumeP50Seconds": percentile(every, 50),
         "resumeP95Seconds": percentile(every, 95),
-        "findings": sum(len(each.findings) for each in results),
-        "planted": faults,
+        "findings": sum(len(row["findings"]) for row in rows),
     }
-    print(f"{whole['kills']} kills; resume p50 {whole['resumeP50Seconds']} s, p95 {whole['resumeP95Seconds']} s; "
-          f"{whole['findings']} findings")  # fmt: skip
-    return whole
 
 
 def _tell(result: Result) -> None:
@@ -69,13 +91,25 @@ def _tell(result: Result) -> None:
 
 def main() -> None:
     file = Path(sys.argv[1] if len(sys.argv) > 1 else "build/chaos.json")
-    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        whole = asyncio.run(run(Path(directory)))
+    chosen = sys.argv[2:] or PARTS
+    if unknown := set(chosen) - set(PARTS):
+        sys.exit(f"unknown parts: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(whole, indent=2) + "\n")
+    parts = json.loads(file.read_text())["parts"] if sys.argv[2:] and file.exists() else {}
+
+    def keep(part: str, result: Any) -> None:
+        parts[part] = result
+        file.write_text(json.dumps(summary(parts), indent=2) + "\n")
+
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        asyncio.run(run(Path(directory), chosen, keep))
+    whole = summary(parts)
+    print(f"{whole['kills']} kills; resume p50 {whole['resumeP50Seconds']} s, p95 {whole['resumeP95Seconds']} s; "
+          f"{whole['findings']} findings")  # fmt: skip
+    print(f"parts that have not run: {', '.join(whole['missing']) or 'none'}")
     print(f"written to {file}")
-    missed = any(each["missed"] for each in whole["operations"])
-    sys.exit(1 if whole["findings"] or missed or not all(whole["planted"].values()) else 0)
+    missed = any(each.get("missed") for each in parts.values())
+    sys.exit(1 if whole["findings"] or missed or not all(parts.get(PLANTED, {"": True}).values()) else 0)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ ADMIN, PLAYER, WORKERS = "admin", "player", ("controller-manager", "gardenlet")
 SEED_NAME = "seed-1"
 _KUBE_CONTROLLER_MANAGER = API_SERVER.with_name("kube-controller-manager")
 _CREDENTIALS = {"name": "credentials", "namespace": GARDEN_NAMESPACE}
-_START_SECONDS = 60.0
+_START_SECONDS = 600.0
+_SET_UP_SECONDS = 900.0
 _PLAYED = (resources.DNS_RECORD, resources.BACKUP_BUCKET, resources.EXTENSION)
 """Kinds of extensions whose controllers are played."""
 
@@ -107,7 +108,7 @@ class Cluster:
     async def running(self) -> AsyncIterator[None]:
         with self.etcd.running(), self.api_server.running():
             async with self.client() as admin:
-                await api_servers.ready(admin)
+                await api_servers.ready(admin, _START_SECONDS)
             with self._controllers.running():
                 yield
 
@@ -247,7 +248,7 @@ class Stage:
 
     def _servers(self) -> dict[str, tuple[Killable, Callable[[], Any]]]:
         async def seed() -> None:
-            await api_servers.ready(self.admins["seed"])
+            await api_servers.ready(self.admins["seed"], _START_SECONDS)
 
         return {
             "Temporal": (self.temporal, functools.partial(_listens, int(self.address.rpartition(":")[2]))),
@@ -371,7 +372,7 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
         admins = {}
         for each in (garden, seed):
             admins[each.name] = await stack.enter_async_context(each.client())
-        await set_up_garden(admins["garden"], None)
+        await _set_up(admins["garden"])
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": _CREDENTIALS, "data": {"key": "dGVzdA=="}}
         await admins["garden"].apply(secret, manager="test")
         # The gardenlet runs in this namespace.
@@ -381,6 +382,23 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
         playing = asyncio.create_task(player.run())
         stack.callback(playing.cancel)
         yield Stage(directory, temporal, f"127.0.0.1:{port}", garden, seed, admins, Record(record))
+
+
+async def _set_up(garden: KubeClient) -> None:
+    """Apply all definitions at once, again if a busy API server does not answer in time."""
+
+    async def done() -> bool:
+        try:
+            await set_up_garden(garden, None)
+        except TimeoutError:
+            return False
+        except ApiError as error:
+            if error.status and error.status < 500:
+                raise
+            return False
+        return True
+
+    await until(done, _SET_UP_SECONDS)
 
 
 async def _listens(port: int) -> None:
