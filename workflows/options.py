@@ -8,8 +8,14 @@ from temporalio.workflow import ActivityConfig
 from api.contracts.operations import GARDEN_QUEUE
 
 HEARTBEAT = timedelta(seconds=10)
-"""Time after which Temporal retries an activity whose worker died. Activities that wait send a heartbeat every 2 s
-(activities/heartbeat.py), all others every 3 s (workers/lib/heartbeats.py)."""
+"""Time after which Temporal retries an activity whose worker was lost with its machine. If the worker's process is
+started again on the same machine, it reports its activities earlier (workers/lib/journal.py). Activities that wait send
+a heartbeat every 2 s (activities/heartbeat.py), all others every 3 s (workers/lib/heartbeats.py)."""
+
+WORKFLOW_TASK = timedelta(seconds=4)
+"""Time after which Temporal gives a task of a workflow to another worker, because its worker died or is too slow. The
+worker sends no heartbeat for it. 4 s: a workflow whose worker is killed in the middle of a task continues within 5 s
+(docs/reliability.md). A late task is repeated and does nothing twice. Temporal's default is 10 s."""
 
 UNANSWERED = timedelta(seconds=30)
 """Time after which lastOperation names a task queue that no worker polls: longer than a gardenlet takes to start."""

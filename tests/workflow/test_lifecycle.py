@@ -6,8 +6,9 @@ from temporalio.client import WorkflowUpdateFailedError
 from api.contracts.flows import FlowInput, Survey
 from api.contracts.operations import GARDEN_QUEUE, OperationType, ShootTask, lifecycle_id
 from tests.workflow.world import DESTINATION, SEED, World, operation
+from workflows.shoot.decision import FlowKind
 from workflows.shoot.forget import ForgetShoot, forget_id
-from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle
+from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle, operation_id
 
 RETRY = OperationRequest(operation="retry", by="tester", reason="mended")
 
@@ -18,6 +19,10 @@ async def test_a_new_shoot_is_created_and_then_left_alone(world: World) -> None:
 
     assert world.finished[0].state == "Succeeded"
     assert "start Create 1" in world.log
+    attempt = world.client.get_workflow_handle(operation_id(world.shoot, FlowKind.RECONCILE, 1, 1))
+    begun, *_ = (await attempt.fetch_history()).events
+    limit = begun.workflow_execution_started_event_attributes.workflow_task_timeout
+    assert limit.seconds == 4, "it must continue within 5 s when its worker is killed in the middle of a task"
     await handle.signal(ShootLifecycle.wake)
     await handle.query(ShootLifecycle.progress)
     assert world.log.count("start Create 1") == 1

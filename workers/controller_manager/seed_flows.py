@@ -18,7 +18,7 @@ from api.contracts.flows import Attempt, FlowInput, FlowOutcome
 from api.contracts.operations import GARDEN_QUEUE
 from kube.cache import Cache
 from workers.controller_manager.project import BY_NAMESPACE, namespaces_of
-from workflows import visibility
+from workflows import options, visibility
 from workflows.flow import failed_outcome
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class SeedFlows:
             request.model_copy(update={"attempt": attempt}),
             id=flow.id,
             task_queue=GARDEN_QUEUE,
+            task_timeout=options.WORKFLOW_TASK,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             search_attributes=visibility.of_shoot(request.task.shoot),

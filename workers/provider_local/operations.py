@@ -19,7 +19,7 @@ from api.errors import ErrorCode
 from api.resources import INFRASTRUCTURE, WORKER
 from kube.client import KubeClient
 from workflows.provider_local import DeleteInfrastructure, DeleteWorker, ReconcileWorker, RestoreWorker
-from workflows.provider_local.options import queue
+from workflows.provider_local.options import WORKFLOW_TASK, queue
 
 
 class Operations:
@@ -65,6 +65,7 @@ class Operations:
             task,
             id=f"provider-local/{self._seed_name}/{place}/{verb}/{request}",
             task_queue=queue(self._seed_name),
+            task_timeout=WORKFLOW_TASK,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=f"{verb} {extension}",

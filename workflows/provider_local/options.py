@@ -8,6 +8,10 @@ from temporalio.workflow import ActivityConfig
 _RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=30))
 
 
+WORKFLOW_TASK = timedelta(seconds=4)
+"""As ``workflows.options.WORKFLOW_TASK``."""
+
+
 def queue(seed: str) -> str:
     """Task queue of provider-local in one seed."""
     return f"provider-local-{seed}"

@@ -286,6 +286,7 @@ class ShootLifecycle:
             FlowInput(task=task, facts=started.facts, attempt=attempt, sources=self._memory.sources),
             id=operation_id(self._shoot, kind, task.generation, attempt.number),
             task_queue=GARDEN_QUEUE,
+            task_timeout=options.WORKFLOW_TASK,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             search_attributes=visibility.of_operation(self._shoot, task.seed, task.operation),

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
@@ -57,6 +58,10 @@ class Workflow:
         self.end.set_exception(WorkflowFailureError(cause=ApplicationError("it failed", details, type="FlowFailed")))
 
 
+TASK_LIMIT = timedelta(seconds=4)
+"""A workflow whose worker is killed in the middle of a task must continue within 5 s."""
+
+
 class Temporal:
     """As much of a client as watchers use."""
 
@@ -68,6 +73,7 @@ class Temporal:
         return [each.id for each in self.started]
 
     async def start_workflow(self, run: Any, request: Any, **options: Any) -> Workflow:
+        assert options["task_timeout"] == TASK_LIMIT
         running = [each for each in self.started if each.id == options["id"] and not each.end.done()]
         if running and options["id_conflict_policy"] is WorkflowIDConflictPolicy.FAIL:
             raise WorkflowAlreadyStartedError(options["id"], "Some")

@@ -8,7 +8,7 @@ import pytest
 from api import resources
 from api.contracts.flows import FailedTask, FinishedTask, FlowOutcome
 from tests.unit.garden_controllers.seed_requests import World, watched
-from tests.unit.garden_controllers.temporal import Workflow
+from tests.unit.garden_controllers.temporal import TASK_LIMIT, Workflow
 from tests.unit.kube.waiting import until
 from workers.controller_manager.watchers import seeds
 from workers.controller_manager.watchers.seeds import SeedWatcher
@@ -106,7 +106,9 @@ async def test_a_request_during_a_workflow_is_executed_after_it() -> None:
 
 async def test_a_workflow_of_an_earlier_controller_manager_is_waited_for() -> None:
     async with watched(SeedWatcher) as world:
-        earlier = await world.temporal.start_workflow(BootstrapSeed.run, None, id=ID, id_conflict_policy=None)
+        earlier = await world.temporal.start_workflow(
+            BootstrapSeed.run, None, id=ID, id_conflict_policy=None, task_timeout=TASK_LIMIT
+        )
         put(world, annotations=ASKED)
         await settled(world)
         assert runs(world) == [earlier]

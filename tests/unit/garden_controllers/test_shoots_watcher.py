@@ -11,6 +11,7 @@ from api import resources
 from api.images import OWN_VERSION
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.garden_controllers.conftest import Garden
+from tests.unit.garden_controllers.temporal import TASK_LIMIT
 from tests.unit.kube.waiting import until
 from workers.controller_manager.watchers.shoots import ShootWatcher
 
@@ -30,6 +31,7 @@ class Signals(Counter[str]):
 
     async def start_workflow(self, run: Any, request: Any, **options: Any) -> None:
         assert options["start_signal"] == "wake"
+        assert options["task_timeout"] == TASK_LIMIT
         self[request.shoot.name] += 1
 
 

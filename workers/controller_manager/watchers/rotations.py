@@ -13,7 +13,7 @@ from api.decisions.rotation import active, status_of
 from kube.cache import Caches, Key
 from kube.client import WatchEvent
 from kube.controller import Controller
-from workflows import visibility
+from workflows import options, visibility
 from workflows.shoot.rotate import ROTATIONS, rotation_id
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class RotationWatcher:
                     request,
                     id=rotation_id(request),
                     task_queue=GARDEN_QUEUE,
+                    task_timeout=options.WORKFLOW_TASK,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     search_attributes=visibility.of_shoot(ref),
                     static_summary=f"Rotation of the {each.kind.words} of Shoot {ref}, begun {each.initiated}",

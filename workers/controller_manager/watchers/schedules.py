@@ -38,6 +38,7 @@ from kube.client import Object, WatchEvent
 from kube.controller import Controller, Requeue
 from workers.lib.codec import EncryptionCodec
 from workers.lib.runtime import log_context
+from workflows import options
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
 
@@ -130,6 +131,7 @@ class ScheduleWatcher:
             ScheduledShoot(shoot=ref),
             id=f"{maintenance_id(ref)}-now",
             task_queue=GARDEN_QUEUE,
+            task_timeout=options.WORKFLOW_TASK,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"Maintain Shoot {ref} now",
         )
@@ -152,6 +154,7 @@ def schedule_of(wanted: WantedSchedule) -> Schedule:
             ScheduledShoot(shoot=wanted.shoot),
             id=wanted.id,
             task_queue=GARDEN_QUEUE,
+            task_timeout=options.WORKFLOW_TASK,
             static_summary=summary,
         ),
         spec=spec,

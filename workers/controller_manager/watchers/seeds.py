@@ -25,7 +25,7 @@ from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller
 from workers.controller_manager.seed_flows import RETRY_SECONDS, Followed, Handle
-from workflows import visibility
+from workflows import options, visibility
 from workflows.flow import OUTCOME_MEMO, failed_outcome
 from workflows.seed import BootstrapSeed, DeleteSeed, seed_workflow_id
 
@@ -111,6 +111,7 @@ class SeedWatcher:
                 SeedFlowInput(task=task, attempt=attempt),
                 id=workflow_id,
                 task_queue=GARDEN_QUEUE,
+                task_timeout=options.WORKFLOW_TASK,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 search_attributes=visibility.of_seed(task.name),

@@ -20,7 +20,7 @@ from kube.client import WatchEvent
 from kube.controller import Controller
 from workers.lib.runtime import log_context
 from workers.lib.tracing import Tracing, change_of
-from workflows import visibility
+from workflows import options, visibility
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 
 log = logging.getLogger(__name__)
@@ -103,6 +103,7 @@ class ShootWatcher:
                 LifecycleInput(shoot=ref),
                 id=lifecycle_id(ref),
                 task_queue=GARDEN_QUEUE,
+                task_timeout=options.WORKFLOW_TASK,
                 start_signal="wake",
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 search_attributes=visibility.of_shoot(ref),
