@@ -8,6 +8,11 @@ from kube.errors import ApiError, Invalid
 # Not 401 or 403: an operator can mend credentials and RBAC while we wait.
 _FINAL = frozenset({400, 405, 415, 422})
 
+WORKER_LOST = "WorkerLost"
+"""Type of the failure of an attempt whose process was killed. The next process reports it (workers/lib/journal.py)."""
+WORKER_STOPPED = "WorkerShutdown"
+"""Type of the failure that Temporal's SDK reports for an attempt that does not end in time when its worker stops."""
+
 
 def api_failure(error: ApiError, doing: str = "") -> ApplicationError:
     """Error that an activity raises ``from None`` when an API server has refused a request.

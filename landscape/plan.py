@@ -182,6 +182,10 @@ class Plan:
     def configs(self) -> Path:
         return self.directory / "config"
 
+    def journal(self, process: str) -> Path:
+        """Directory in which this process notes its running activities."""
+        return self.directory / "journals" / process
+
     @property
     def codec_key(self) -> Path:
         """Directory of the root keys, which the processes of the garden have."""

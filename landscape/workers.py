@@ -122,10 +122,11 @@ def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Our
     return Ours(spec, f"http://{config['address']}:{config['port']}/healthz")
 
 
-def _temporal(plan: Plan, certificate: KeyPair, key: Path) -> Config:
+def _temporal(plan: Plan, process: str, certificate: KeyPair, key: Path) -> Config:
     return {
         "address": plan.temporal_address,
         "codecKeyFile": str(key),
+        "journalDirectory": str(plan.journal(process)),
         **_shared_key(plan),
         "tls": {
             "caFile": str(TemporalAuthority(plan.temporal_authority).of_servers),
@@ -152,7 +153,7 @@ def _controller_manager(plan: Plan) -> Config:
     certificate = authority.for_process("controller-manager")
     return {
         "gardenClientConnection": connection,
-        "temporal": _temporal(plan, certificate, plan.codec_key),
+        "temporal": _temporal(plan, "controller-manager", certificate, plan.codec_key),
         "auditLog": str(plan.logs / "operations.jsonl"),
         # Tests wait for it.
         "gardenletLifecycle": {"lostSourcePatience": 60},
@@ -275,7 +276,7 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
             "kubeconfigValidity": {"validity": "12h"},
         },
         "seedClientConnection": {"kubeconfig": str(plan.kubeconfig(seed.name))},
-        "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-gardenlet")),
+        "temporal": _temporal(plan, f"{seed.name}-gardenlet", certificate, plan.derived_key(f"{seed.name}-gardenlet")),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
         "networkPolicies": {"enabled": plan.closed},

@@ -18,6 +18,7 @@ from temporalio.converter import ActivitySerializationContext
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.errors import WORKER_LOST, WORKER_STOPPED
 from activities.garden.events import MESSAGE_LIMIT
 from activities.garden.live import find_shoot
 from activities.garden.seed_status import write_seed_status
@@ -243,6 +244,9 @@ async def _status_of(
             )
         elif item is not None and item.HasField("last_failure"):
             text += f" (attempt {item.attempt}, since {task.started or now:%H:%M:%S} UTC)"
+            if _lost_its_worker(item.last_failure):
+                texts.append(text)
+                continue
             message, codes = await _failure(item, task.queue)
             at = item.last_attempt_complete_time if item.HasField("last_attempt_complete_time") else None
             errors.append(last_error(message, task.name, codes, at.ToDatetime(UTC) if at else now))
@@ -285,7 +289,7 @@ def _lost_its_worker(failure: Failure) -> bool:
     """Whether an attempt ended because its process ended. This is no error of the flow: the next attempt continues."""
     if failure.HasField("timeout_failure_info"):
         return failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
-    return failure.application_failure_info.type == "WorkerShutdown"
+    return failure.application_failure_info.type in (WORKER_LOST, WORKER_STOPPED)
 
 
 def _stands_still(progress: FlowProgress, now: datetime) -> bool:

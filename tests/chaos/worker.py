@@ -48,6 +48,7 @@ from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.lib import registry
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.journal import open_journal
 from workers.lib.runtime import configure_logging
 from workers.lib.sandbox import workflow_runner
 from workflows import options
@@ -73,6 +74,9 @@ class Setting:
     """Whether the gardenlet has the faults of ``PLANTS``."""
     heartbeat: float = 0.0
     """Heartbeat timeout in seconds; 0: the product's."""
+
+    def journal(self, role: str) -> Path:
+        return Path(self.directory) / f"journal-{role}"
 
 
 class Reaper:
@@ -199,7 +203,12 @@ async def _garden(setting: Setting, reaper: Reaper, temporal: Client) -> None:
         task_queue=GARDEN_QUEUE,
         workflows=[BootstrapSeed, DeleteSeed],
         activities=registry.garden_activities(garden, caches, ShootRules()),
-        interceptors=[Heartbeats(), ActivityInterceptor(), _Deadly(reaper, GARDEN)],
+        interceptors=[
+            *await open_journal(setting.journal(GARDEN), temporal),
+            Heartbeats(),
+            ActivityInterceptor(),
+            _Deadly(reaper, GARDEN),
+        ],
         max_heartbeat_throttle_interval=THROTTLE,
         workflow_runner=_Runner(workflow_runner(), reaper),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
@@ -214,7 +223,14 @@ async def _seed(setting: Setting, reaper: Reaper, temporal: Client) -> None:
         temporal,
         task_queue=seed_queue(setting.seed_name),
         activities=registry.seed_activities(clusters, vpn_network="192.168.1.0/24"),
-        interceptors=[Heartbeats(), ActivityInterceptor(), NamespaceGuard(clusters), _Deadly(reaper, SEED), *plants],
+        interceptors=[
+            *await open_journal(setting.journal(SEED), temporal),
+            Heartbeats(),
+            ActivityInterceptor(),
+            NamespaceGuard(clusters),
+            _Deadly(reaper, SEED),
+            *plants,
+        ],
         max_heartbeat_throttle_interval=THROTTLE,
     )
     await asyncio.gather(worker.run(), BackupBucketController(clusters).run())

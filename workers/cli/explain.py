@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
+from activities.errors import WORKER_LOST
 from api import resources
 from api.contracts.flows import TaskState
 from api.errors import ErrorCode
 from api.model import ApiModel
-from workers.cli.flow_view import UNANSWERED, WORKER_LOST, FlowView, TaskView
+from workers.cli.flow_view import UNANSWERED, FlowView, TaskView
 from workflows.shoot.decision import RestKind
 from workflows.shoot.lifecycle import LifecycleProgress
 

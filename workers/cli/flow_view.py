@@ -15,6 +15,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, TimeoutError, TimeoutType
 
+from activities.errors import WORKER_LOST, WORKER_STOPPED
 from api.contracts.flows import FlowInput, SeedFlowInput, Survey, TaskState
 from api.contracts.operations import TaskResult
 from api.contracts.repair import Repair
@@ -29,9 +30,6 @@ _OURS = frozenset({"report_progress", "report_seed_progress", "start_seed_operat
 
 UNANSWERED = "Unanswered"
 """Code of a task that no worker takes from its queue."""
-WORKER_LOST = "WorkerLost"
-_SHUTDOWN = "WorkerShutdown"
-"""Type of the error that Temporal's SDK sets if an activity does not end in time when its worker stops."""
 
 
 class TaskView(ApiModel):
@@ -213,12 +211,12 @@ class FlowHistory:
 
     async def _tell_failure(self, run: _Run, failure: Any, at: datetime) -> None:
         error = await self._converter.decode_failure(failure)
-        if isinstance(error, TimeoutError) and error.type == TimeoutType.HEARTBEAT:
+        if _is_of_a_lost_worker(error):
             run.error, run.code = "its worker was lost", WORKER_LOST
             self._interruptions.append(
                 Interruption(at=at, text=f"{run.name}: its worker was lost; went on with attempt {run.attempts}")
             )
-        elif isinstance(error, ApplicationError) and error.type == _SHUTDOWN:
+        elif isinstance(error, ApplicationError) and error.type == WORKER_STOPPED:
             run.error = "its worker was stopped"
             self._interruptions.append(
                 Interruption(at=at, text=f"{run.name}: its worker was stopped; went on with attempt {run.attempts}")
@@ -291,7 +289,7 @@ class FlowHistory:
             await self._tell_heartbeat(run, item.heartbeat_details.payloads)
         if item.HasField("last_failure"):
             error = await self._converter.decode_failure(item.last_failure)
-            lost = isinstance(error, TimeoutError) and error.type == TimeoutType.HEARTBEAT
+            lost = _is_of_a_lost_worker(error)
             text = error.message if isinstance(error, ApplicationError) else str(error)
             run.error, run.code = ("its worker was lost", WORKER_LOST) if lost else (text, _code(error))
         elif item.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
@@ -342,6 +340,12 @@ class FlowHistory:
             waits_for=run.waits_for,
             sees=run.sees,
         )
+
+
+def _is_of_a_lost_worker(error: BaseException) -> bool:
+    if isinstance(error, TimeoutError):
+        return error.type == TimeoutType.HEARTBEAT
+    return isinstance(error, ApplicationError) and error.type == WORKER_LOST
 
 
 def _code(error: BaseException) -> str:

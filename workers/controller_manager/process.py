@@ -51,6 +51,7 @@ from workers.lib.callers import Callers
 from workers.lib.codec import sealings
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.journal import open_journal
 from workers.lib.leader import LeaderElectionConfig, run_as_leader
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.sandbox import workflow_runner
@@ -62,7 +63,8 @@ from workflows.garden import WORKFLOWS
 log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
-"""Timeout of the sticky queue. With it, a flow whose worker died resumes after 3.5 s in place of 12.8 s."""
+"""Time after which Temporal offers a workflow's task to all workers, because the worker that knows the workflow is dead
+or busy."""
 
 
 class ControllerManagerConfig(ApiModel):
@@ -109,6 +111,7 @@ async def run(config_path: str) -> None:
             garden, caches, config.shoots, sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)
         ),
         interceptors=[
+            *await open_journal(config.temporal.journal_directory, temporal),
             Callers(required=config.require_caller),
             Heartbeats(),
             ActivityInterceptor(tracing),

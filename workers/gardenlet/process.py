@@ -42,6 +42,7 @@ from workers.lib import registry
 from workers.lib.codec import sealings
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.journal import open_journal
 from workers.lib.leader import run_as_leader
 from workers.lib.reload import follow_configuration
 from workers.lib.runtime import Health, adjust_logging, kube_client, load_config, run_until_signal
@@ -85,7 +86,12 @@ async def run(config_path: str) -> None:
             handlers=config.exposure_class_handlers,
             network_policies=config.network_policies.enabled,
         ),
-        interceptors=[Heartbeats(), ActivityInterceptor(tracing), NamespaceGuard(clusters)],
+        interceptors=[
+            *await open_journal(config.temporal.journal_directory, temporal),
+            Heartbeats(),
+            ActivityInterceptor(tracing),
+            NamespaceGuard(clusters),
+        ],
         max_heartbeat_throttle_interval=THROTTLE,
         max_concurrent_activities=config.max_concurrent_activities,
         graceful_shutdown_timeout=timedelta(seconds=10),

@@ -72,6 +72,9 @@ class TemporalConnection(TemporalServer):
     """Key file: root keys on the garden side, elsewhere the derived keys of this process (``gardener keys derive``)."""
     shared_key_file: Path | None = None
     """Key file that all processes had before. While it is set, payloads encrypted with its keys are accepted, too."""
+    journal_directory: Path | None = None
+    """Directory on a local disk, of this process alone, that the process finds again when it is started again after a
+    kill. See ``workers.lib.journal``. None: activities of a killed process continue after their heartbeat timeout."""
     versioning: VersioningConfig = VersioningConfig()
     """Versioning of processes that run workflows."""
 

@@ -23,6 +23,7 @@ from kube.controller import Controller
 from workers.extension.controller import ExtensionController
 from workers.extension.heartbeat import run_heartbeat
 from workers.lib.interceptors import ActivityInterceptor
+from workers.lib.journal import open_journal
 from workers.lib.leader import run_as_leader
 from workers.lib.runtime import Health, load_config, run_until_signal
 from workers.lib.sandbox import workflow_runner
@@ -39,7 +40,8 @@ from workflows.provider_local.options import queue
 _log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
-"""Timeout of the sticky queue. With it, an operation whose worker died resumes after 3.5 s in place of 12.8 s."""
+"""Time after which Temporal offers a workflow's task to all workers, because the worker that knows the workflow is dead
+or busy."""
 
 
 async def forget_control_planes(caches: Caches) -> None:
@@ -75,7 +77,10 @@ async def run(config_path: str) -> None:
         identity=f"{own_queue}@{socket.gethostname()}",
         workflows=WORKFLOWS,
         activities=steps.all(),
-        interceptors=[ActivityInterceptor(tracing)],
+        interceptors=[
+            *await open_journal(config.temporal.journal_directory, temporal),
+            ActivityInterceptor(tracing),
+        ],
         workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=5),

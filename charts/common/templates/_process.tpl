@@ -310,6 +310,8 @@ kubeconfig: /var/run/garden/kubeconfig
 address: {{ .Values.temporal.address }}
 namespace: {{ .Values.temporal.namespace }}
 codecKeyFile: /var/run/codec/key
+{{- /* A restarted container finds its pod's volumes as its predecessor left them. */}}
+journalDirectory: /tmp/journal
 {{- if .Values.temporal.sharedKeySecret }}
 sharedKeyFile: /var/run/shared-key/key
 {{- end }}

@@ -12,11 +12,13 @@ from api.contracts.flows import FlowProgress
 
 def test_a_lost_worker_is_no_error_of_the_flow() -> None:
     """Else restarting a gardenlet would cancel every flow that a newer wish waits for."""
-    lost, stopped, erred = Failure(), Failure(), Failure()
+    lost, reported, stopped, erred = Failure(), Failure(), Failure(), Failure()
+    reported.application_failure_info.type = "WorkerLost"
     lost.timeout_failure_info.timeout_type = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
     stopped.application_failure_info.type = "WorkerShutdown"
     erred.application_failure_info.type = "NotReady"
-    assert [_lost_its_worker(each) for each in (lost, stopped, erred)] == [True, True, False]
+    assert [_lost_its_worker(each) for each in (lost, reported, stopped)] == [True, True, True]
+    assert not _lost_its_worker(erred)
 
 
 def progress_of(*moments: tuple[str, str | None]) -> FlowProgress:
