@@ -33,6 +33,14 @@ SEED_LINKS = ("host", "garden", "cloud")
 # Networks of all landscapes; traffic to these ranges must not take the host's default route.
 _PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13")
 _NAMESPACES = Path("/run/netns")
+_OF_A_NODE = {
+    "net/ipv4/ip_forward": "1",
+    # Pods on one bridge may connect through a ClusterIP: the answers must pass iptables, too.
+    "net/bridge/bridge-nf-call-iptables": "1",
+    # And what they send each other by IPv6 must pass the rules that drop it.
+    "net/bridge/bridge-nf-call-ip6tables": "1",
+}
+"""Settings of the kernel."""
 _LAST_RESORT = "metric 4096"
 
 
@@ -239,11 +247,7 @@ async def _seed(plan: Plan, name: str) -> None:
                 routes.append(f"route replace {address}/32 via {plan.cloud_link(name).left_address}")
     further = f"addr replace {plan.further_address(name)}/32 dev lo"
     await _batch(namespace, [*_common(), further, *routes, *_service_routes(seed.services, seed.address)])
-    await _sysctl(
-        namespace,
-        # Pods on one bridge may connect through a ClusterIP: the answers must pass iptables, too.
-        {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"},
-    )
+    await _sysctl(namespace, _OF_A_NODE)
     own = [seed.pods]
     if seed.is_zonal:
         own.append(seed.node_network)
@@ -275,7 +279,7 @@ async def _node(seed: ClusterPlan, node: NodePlan) -> None:
     router = str(IPv4Address(node.address) - 1)
     await _batch(node.netns, ["link set lo up", f"route replace default via {router}"])
     await _batch(node.netns, _service_routes(seed.services, node.address))
-    await _sysctl(node.netns, {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"})
+    await _sysctl(node.netns, _OF_A_NODE)
 
 
 def _common() -> list[str]:

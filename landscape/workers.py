@@ -15,6 +15,7 @@ from landscape import cloud, garden, pki
 from landscape.cluster import Credentials
 from landscape.code import ROOMS, code_digest
 from landscape.files import write_if_changed
+from landscape.network import POD_BRIDGE
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, SUBRESOURCES_PORTS, VPN_NETWORK, ClusterPlan, NodePlan, Plan
 from landscape.processes import ProcessSpec
@@ -63,6 +64,7 @@ def of_node(plan: Plan, seed: ClusterPlan, node: NodePlan) -> Ours:
         "clientConnection": {"kubeconfig": str(authority.kubeconfig(seed, NETWORK_POLICY_AGENT, NETWORK_POLICY_AGENT))},
         "node": node.name,
         "pods": node.pods,
+        "bridge": POD_BRIDGE,
         "socket": str(node.network_policies_socket),
         "health": _health(node.address, 2730),
     }

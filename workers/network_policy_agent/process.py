@@ -1,4 +1,4 @@
-"""The agent of one node: watches Pods, Namespaces and NetworkPolicies, and keeps the node's table.
+"""The agent of one node: watches Pods, Namespaces and NetworkPolicies, and keeps the node's tables.
 
 The table stays in the kernel while the agent is away: connections are allowed and refused as before, and no new pod
 starts. The first table of a node exists before its first pod, because a pod waits for the agent.
@@ -42,7 +42,10 @@ _RETRY_SECONDS = 1.0
 _COMPONENT = "network-policy-agent"
 _ENDED = ("Succeeded", "Failed")
 _BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
-"""Setting of the kernel: whether packets between two pods of the node pass the table."""
+_BRIDGED_IPV6 = Path("/proc/sys/net/bridge/bridge-nf-call-ip6tables")
+"""Settings of the kernel: whether packets between two pods of the node pass the tables."""
+_IPV6 = Path("/proc/sys/net/ipv6")
+"""Only in a kernel with IPv6."""
 
 
 class NetworkPolicyAgentConfig(ApiModel):
@@ -55,6 +58,8 @@ class NetworkPolicyAgentConfig(ApiModel):
     """Network of the node's pods. None: ``spec.podCIDR`` of the Node, for which the agent waits."""
     socket: Path
     """At which the CNI plugin announces pods."""
+    bridge: str = Field(default="cni0", min_length=1, max_length=15)
+    """Interface of the node's pods, from which the node takes no packets by IPv6."""
     limit_connections_to_own_node: bool = True
     """Whether policies limit connections of pods to their own node. Kubernetes always allows them, but a node of a seed
     has the seed's API server."""
@@ -86,13 +91,14 @@ async def run(config_path: str) -> None:
 
 
 def check_bridges() -> None:
-    """Raises ConfigError if packets between two pods of this node do not pass the table."""
-    try:
-        passes = _BRIDGED.read_text().strip() == "1"
-    except OSError:
-        passes = False
-    if not passes:
-        raise ConfigError(f"{_BRIDGED} is not 1: no policy would hold between two pods of this node")
+    """Raises ConfigError if packets between two pods of this node do not pass the tables."""
+    for setting in (_BRIDGED, *([_BRIDGED_IPV6] if _IPV6.exists() else [])):
+        try:
+            passes = setting.read_text().strip() == "1"
+        except OSError:
+            passes = False
+        if not passes:
+            raise ConfigError(f"{setting} is not 1: no policy would hold between two pods of this node")
 
 
 async def _enforce(client: KubeClient, config: NetworkPolicyAgentConfig, health: Health) -> None:
@@ -117,6 +123,7 @@ class Agent:
         self._config = config
         self._network = pods
         self._health = health
+        self._ipv6 = _IPV6.exists()
         self._pods = Cache(client, POD, keep=_kept)
         self._namespaces = Cache(client, NAMESPACE)
         self._policies = Cache(client, NETWORK_POLICY)
@@ -173,7 +180,10 @@ class Agent:
         rules = compute(self._read.values(), labels, self._known_pods())
         if self._written is None:
             own_node = self._config.limit_connections_to_own_node
-            await table.apply(table.whole(rules, str(self._network), own_node=own_node))
+            commands = table.whole(rules, str(self._network), own_node=own_node)
+            if self._ipv6:
+                commands += table.without_ipv6(self._config.bridge)
+            await table.apply(commands)
         elif commands := table.difference(self._written, rules):
             await table.apply(commands)
         self._written = rules

@@ -4,6 +4,9 @@ Packets of a connection that has been allowed pass on. All others pass the chain
 of the pod that receives them: after DNAT, so a rule sees pods and not Services. The node reaches its own pods always:
 the kubelet probes them. Whether pods reach their own node whatever their policies say is a choice of the caller. A pod
 of the node that is unknown reaches nothing, and nothing reaches it.
+
+Policies name addresses of IPv4, and no pod has one of IPv6. But the kernel gives each interface a link-local one, so a
+second table drops all that pods send by IPv6.
 """
 
 import asyncio
@@ -39,8 +42,25 @@ class TableError(Exception):
     """nftables refuses a change; the text is its own."""
 
 
+def without_ipv6(bridge: str) -> list[Command]:
+    """Commands that replace the table of IPv6, if there is one. ``bridge``: interface of the node's pods.
+
+    A node forwards nothing by IPv6, between pods of its bridge either, and takes nothing from its pods: no neighbour
+    solicitation, so they find no other address, and no router advertisement.
+    """
+    of_ipv6 = {"family": "ip6", "table": NAME}
+    table = {"table": {"family": "ip6", "name": NAME}}
+    commands: list[Command] = [{"add": table}, {"delete": table}, {"add": table}]
+    from_pods = _equals({"meta": {"key": "iifname"}}, bridge)
+    for hook, expressions in (("forward", _DROP), ("input", [from_pods, *_DROP])):
+        chain = {**of_ipv6, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}
+        commands.append({"add": {"chain": chain}})
+        commands.append({"add": {"rule": {**of_ipv6, "chain": hook, "expr": expressions}}})
+    return commands
+
+
 def whole(rules: Rules, pods: str, *, own_node: bool) -> list[Command]:
-    """Commands that replace the table, if there is one.
+    """Commands that replace the table of IPv4, if there is one.
 
     ``pods``: the network of the node's pods. ``own_node``: whether policies limit what pods open to their own node.
     """

@@ -237,12 +237,23 @@ def test_the_environment_names_the_node(tmp_path: Path, monkeypatch: pytest.Monk
     assert load_config(NetworkPolicyAgentConfig, tmp_path / "config.yaml").node == NODE
 
 
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Settings of a kernel with IPv6."""
+    made = {name: tmp_path / name for name in ("_BRIDGED", "_BRIDGED_IPV6", "_IPV6")}
+    for name, path in made.items():
+        monkeypatch.setattr(process, name, path)
+        path.write_text("1\n")
+    return made
+
+
 @pytest.mark.parametrize("content", ["0\n", None])
+@pytest.mark.parametrize("name", ["_BRIDGED", "_BRIDGED_IPV6"])
 def test_an_agent_that_would_not_see_packets_of_a_bridge_refuses_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+    settings: dict[str, Path], name: str, content: str | None
 ) -> None:
-    setting = tmp_path / "bridge-nf-call-iptables"
-    monkeypatch.setattr(process, "_BRIDGED", setting)
+    setting = settings[name]
+    setting.unlink()
     if content:
         setting.write_text(content)
     with pytest.raises(ConfigError, match="between two pods of this node"):
@@ -250,3 +261,17 @@ def test_an_agent_that_would_not_see_packets_of_a_bridge_refuses_to_run(
 
     setting.write_text("1\n")
     check_bridges()
+
+
+def test_a_kernel_without_ipv6_needs_no_setting_for_it(settings: dict[str, Path]) -> None:
+    settings["_BRIDGED_IPV6"].unlink()
+    settings["_IPV6"].unlink()
+
+    check_bridges()
+
+
+async def test_the_whole_table_drops_what_pods_send_by_ipv6(node: Node) -> None:
+    of_ipv6 = [each for each in node.kernel.written[0] if "ip6" in json.dumps(each)]
+
+    assert json.dumps(of_ipv6).count('"drop"') == 2
+    assert "cni0" in json.dumps(of_ipv6)
