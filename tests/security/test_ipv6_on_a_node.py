@@ -7,6 +7,7 @@ have passed in both directions. The first test shows that nothing but the agent'
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -46,7 +47,7 @@ async def node(network: Node) -> Node:
         run(network, GATEWAY, "nft", f"add table {family} {table.NAME}; delete table {family} {table.NAME}")
     network.written = None
     for pod, interface in ((A, "eth0"), (B, "eth0"), (GATEWAY, BRIDGE)):
-        await until(lambda pod=pod, interface=interface: link_local(network, pod, interface))
+        await until(partial(link_local, network, pod, interface))
     return network
 
 
@@ -62,7 +63,7 @@ def link_local(node: Node, pod: str, interface: str) -> str:
 
 
 def reached(node: Node) -> list[str]:
-    """What pod B reaches: another pod of its bridge, and the node."""
+    """Names of those that answer pod B: another pod of its bridge, and the node."""
     targets = {"pod": link_local(node, A, "eth0"), "node": link_local(node, GATEWAY, BRIDGE)}
     found = []
     for name, address in targets.items():
