@@ -4,24 +4,22 @@
 
 Needs a landscape that is up, and root: the benchmark enters the garden's network namespace, where kube-apiserver
 answers on the loopback address. In each round both ways are measured, one after the other, in turns first. A figure is
-the median over the rounds, and so is the ratio of each figure with the door to that without it.
+the median over the rounds. Its baseline is the way without the door.
 """
 
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
-import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import click
 import yaml
 
 from api import resources
+from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.client import KubeClient
 from landscape import lifecycle
 from landscape.plan import Plan
@@ -40,19 +38,13 @@ Times = list[float]
 @click.command()
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(2, 200))
 @click.option("--landscape", default="default", show_default=True, envvar="GARDENER_LANDSCAPE")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def main(rounds: int, landscape: str, output: str) -> None:
     """Measure both ways in each round."""
     plan = lifecycle.require(landscape)
     _enter_network(plan)
     found = asyncio.run(_measure(plan, rounds))
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-        return
-    for what, figures in found.items():
-        for share in ("p50", "p99"):
-            without, through, ratio = (figures[share][key] for key in ("without", "with", "ratio"))
-            click.echo(f"{what:12s} {share}  without {without:7.2f} ms   with {through:7.2f} ms   ratio {ratio:5.2f}")
+    emit(report_of("front_door", rounds, figures(found), {"objects": _OBJECTS}), output)
 
 
 def _enter_network(plan: Plan) -> None:
@@ -64,7 +56,8 @@ def _enter_network(plan: Plan) -> None:
         os.close(descriptor)
 
 
-async def _measure(plan: Plan, rounds: int) -> dict[str, Any]:
+async def _measure(plan: Plan, rounds: int) -> dict[str, dict[str, list[Times]]]:
+    """Times of each round: by what was asked, and by the way."""
     kubeconfig = yaml.safe_load(plan.kubeconfig("garden").read_text())
     async with KubeClient.from_kubeconfig(kubeconfig) as through:
         kubeconfig["clusters"][0]["cluster"]["server"] = "https://localhost:6443"
@@ -78,17 +71,16 @@ async def _measure(plan: Plan, rounds: int) -> dict[str, Any]:
                         taken = await measure(clients[way], direct, _REQUESTS[what])
                         if number:  # the round before opens connections and fills caches
                             times[what][way].append(taken)
-    return {what: _figures(ways) for what, ways in times.items()}
+    return times
 
 
-def _figures(ways: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
-    """Milliseconds of both ways and their ratio, for p50 and p99."""
-    found = {}
-    for share in (50, 99):
-        rounds = {way: [_percentile(each, share) * 1000 for each in taken] for way, taken in ways.items()}
-        ratios = [through / without for without, through in zip(rounds["without"], rounds["with"], strict=True)]
-        medians = {way: statistics.median(values) for way, values in rounds.items()}
-        found[f"p{share}"] = {**medians, "ratio": statistics.median(ratios)}
+def figures(times: dict[str, dict[str, list[Times]]]) -> list[Figure]:
+    """Percentiles of the rounds."""
+    found = []
+    for what, ways in times.items():
+        for share in (50, 99):
+            rounds = {way: [_percentile(each, share) * 1000 for each in taken] for way, taken in ways.items()}
+            found.append(figure(f"{what} p{share}", "ms", rounds["with"], rounds["without"]))
     return found
 
 

@@ -12,11 +12,10 @@ checked once a minute, and requests and memory do not depend on foreign Shoots.
 import asyncio
 import contextlib
 import copy
-import json
 import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -25,6 +24,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from api import resources
+from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.client import KubeClient, Object
 from landscape import lifecycle
 from landscape.plan import Plan
@@ -48,21 +48,27 @@ class Cost:
 @click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(1, 120))
 @click.option("--foreign", default=1000, show_default=True, type=click.IntRange(1, 10000))
 @click.option("--landscape", default="default", show_default=True, envvar="GARDENER_LANDSCAPE")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def main(minutes: float, foreign: int, landscape: str, output: str) -> None:
     """Measure without foreign Shoots, and with them."""
-    found = asyncio.run(_measure(lifecycle.require(landscape), minutes, foreign))
-    if output == "json":
-        click.echo(json.dumps({name: asdict(cost) for name, cost in found.items()}, indent=2))
-        return
-    for name, cost in found.items():
-        click.echo(
-            f"{name:20s} checks per Shoot and minute {cost.checks_per_shoot_and_minute:5.2f}   "
-            f"requests per minute {cost.requests_per_minute:7.1f}   memory {cost.memory:6.1f} MiB"
+    alone, beside = asyncio.run(_measure(lifecycle.require(landscape), minutes, foreign))
+    emit(report_of("gardenlet", 1, figures(alone, beside), {"minutes": minutes, "foreign": foreign}), output)
+
+
+def figures(alone: Cost, beside: Cost) -> list[Figure]:
+    """Costs beside foreign Shoots. The baseline is without them."""
+    return [
+        figure(name, unit, [getattr(beside, field)], [getattr(alone, field)])
+        for name, unit, field in (
+            ("checks per Shoot and minute", "checks", "checks_per_shoot_and_minute"),
+            ("requests per minute", "requests", "requests_per_minute"),
+            ("memory", "MiB", "memory"),
         )
+    ]
 
 
-async def _measure(plan: Plan, minutes: float, foreign: int) -> dict[str, Cost]:
+async def _measure(plan: Plan, minutes: float, foreign: int) -> tuple[Cost, Cost]:
+    """Cost without foreign Shoots, and with them."""
     async with (
         KubeClient.from_kubeconfig(plan.kubeconfig("garden")) as garden,
         KubeClient.from_kubeconfig(plan.kubeconfig(SEED)) as seed,
@@ -73,12 +79,9 @@ async def _measure(plan: Plan, minutes: float, foreign: int) -> dict[str, Cost]:
             raise click.ClickException(f"no Shoot is in {SEED}: create one first, for example by `make demo`")
         namespaces = [each["status"]["technicalID"] for each in own]
         metrics = _metrics_url(plan)
-        found = {"none": await _cost(metrics, len(own), minutes, seed, namespaces, garden, [])}
+        alone = await _cost(metrics, len(own), minutes, seed, namespaces, garden, [])
         async with _foreign_shoots(plan, garden, foreign) as others:
-            found[f"{foreign} foreign Shoots"] = await _cost(
-                metrics, len(own), minutes, seed, namespaces, garden, others
-            )
-        return found
+            return alone, await _cost(metrics, len(own), minutes, seed, namespaces, garden, others)
 
 
 async def _cost(

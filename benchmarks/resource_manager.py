@@ -12,11 +12,10 @@ import contextlib
 import json
 import re
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +26,7 @@ from api.crds import crds
 from api.resources import MANAGED_RESOURCE
 from benchmarks.api_server import ApiServer, answered, free_port, process
 from benchmarks.cpu import used
+from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.client import Object
 from kube.errors import ApiError
 
@@ -43,7 +43,7 @@ _OF_SERVER = re.compile(r'resource="(leases|events)"')
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one round, or their medians."""
+    """Figures of one round."""
 
     apply_seconds: float
     """Time from the creation of the ManagedResource to condition ``ResourcesApplied``."""
@@ -211,20 +211,26 @@ async def measure(rounds: int, count: int, idle: float) -> list[Figures]:
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 20))
 @click.option("--objects", "count", default=500, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--idle-seconds", default=60.0, show_default=True, help="Sync period; two of them pass without changes.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def main(rounds: int, count: int, idle_seconds: float, output: str) -> None:
     found = asyncio.run(measure(rounds, count, idle_seconds))
-    medians = {
-        each.name: round(statistics.median(getattr(one, each.name) for one in found), 2) for each in fields(Figures)
-    }
-    if output == "json":
-        click.echo(
-            json.dumps({"objects": count, "medians": medians, "limits": LIMITS, "rounds": list(map(asdict, found))})
-        )
-    else:
-        for name, value in medians.items():
-            click.echo(f"{name:16s} {value:8.2f}" + (f"  at most {LIMITS[name]:.0f}" if name in LIMITS else ""))
-    sys.exit(any(medians[name] > limit for name, limit in LIMITS.items()))
+    settings = {"objects": count, "idleSeconds": idle_seconds}
+    emit(report_of("resource_manager", rounds, figures(found), settings), output)
+
+
+def figures(found: list[Figures]) -> list[Figure]:
+    kubectl = [each.kubectl_seconds for each in found]
+    return [
+        figure("apply", "s", [each.apply_seconds for each in found], kubectl, limit=LIMITS["apply_seconds"]),
+        *(
+            figure(name, unit, [getattr(each, field) for each in found], limit=LIMITS[field])
+            for name, unit, field in (
+                ("memory", "MiB", "memory_mib"),
+                ("CPU time while idle", "millicores", "idle_millicores"),
+                ("writes while idle", "writes", "idle_writes"),
+            )
+        ),
+    ]
 
 
 if __name__ == "__main__":

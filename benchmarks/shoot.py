@@ -11,7 +11,6 @@ Targets: API server p50 <= 8 s, first node p50 <= 20 s, deletion p50 <= 20 s, cr
 import asyncio
 import copy
 import functools
-import json
 import os
 import statistics
 import time
@@ -25,6 +24,7 @@ import yaml
 from api import resources
 from benchmarks.by_hand import ControlPlane
 from benchmarks.cpu import Moment
+from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError
@@ -34,6 +34,7 @@ from workers.cli.kubeconfig import requested_kubeconfig
 EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
 _POLL_SECONDS = 0.1
 _LIMIT_SECONDS = 300.0
+BY_HAND = "by hand"
 _SHOWN_SECONDS = 0.1
 """Programs that used less CPU than this are not shown."""
 
@@ -41,23 +42,13 @@ _SHOWN_SECONDS = 0.1
 @click.command()
 @click.option("--runs", default=5, show_default=True, type=click.IntRange(1, 50))
 @click.option("--landscape", default="default", show_default=True, envvar="GARDENER_LANDSCAPE")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def main(runs: int, landscape: str, output: str) -> None:
     """Create and delete one Shoot after the other; print medians and spread."""
     os.environ["GARDENER_LANDSCAPE"] = landscape  # for whatever looks for the landscape's facts, its DNS for example
     facts = landscape_facts(landscape)
     found = asyncio.run(_measure(facts, runs, quiet=output == "json"))
-    times = {phase: _summary([each.seconds[phase] for each in found]) for phase in found[0].seconds}
-    cpu = {phase: _cpu([each.cpu[phase] for each in found]) for phase in found[0].cpu}
-    if output == "json":
-        click.echo(json.dumps({**times, "cpu seconds": cpu}, indent=2))
-        return
-    for phase, each in times.items():
-        click.echo(f"{phase:12s} p50 {each['p50']:6.2f} s   min {each['min']:6.2f} s   max {each['max']:6.2f} s")
-    for phase, programs in cpu.items():
-        click.echo(f"\nCPU seconds until {phase}, p50")
-        for program, seconds in programs.items():
-            click.echo(f"{seconds:7.2f}  {program}")
+    emit(report_of("shoot", runs, figures(found), {}), output)
 
 
 @dataclass
@@ -66,6 +57,17 @@ class Creation:
 
     seconds: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def figures(found: list[Creation]) -> list[Figure]:
+    """Times, beside the control plane that was applied by hand in the same run, and CPU seconds of each program."""
+    by_hand = [each.seconds[BY_HAND] for each in found]
+    times = [
+        figure(phase, "s", [each.seconds[phase] for each in found], by_hand)
+        for phase in found[0].seconds
+        if phase != BY_HAND
+    ]
+    return [*times, *(each for phase in found[0].cpu for each in _cpu(phase, [one.cpu[phase] for one in found]))]
 
 
 async def _measure(facts: dict[str, Any], runs: int, *, quiet: bool) -> list[Creation]:
@@ -114,7 +116,7 @@ async def _one(facts: dict[str, Any], garden: KubeClient, caches: Caches, name: 
         seeds = Caches(seed)
         try:
             # The user has no permissions in this cluster, but a ready API server answers /readyz to every client.
-            took["by hand"] = await by_hand.start(seed, functools.partial(_answers, config, "/readyz"))
+            took[BY_HAND] = await by_hand.start(seed, functools.partial(_answers, config, "/readyz"))
         finally:
             await by_hand.remove(seed, seeds)
             await seeds.close()
@@ -170,17 +172,16 @@ def _succeeded(shoot: dict[str, Any] | None) -> bool | None:
     return (status.get("lastOperation") or {}).get("state") == "Succeeded" or None
 
 
-def _summary(values: list[float]) -> dict[str, float]:
-    return {"p50": round(statistics.median(values), 2), "min": round(min(values), 2), "max": round(max(values), 2)}
-
-
-def _cpu(runs: list[dict[str, float]]) -> dict[str, float]:
-    """Medians of all programs together and of each; one that a run did not see used nothing in it."""
-    programs = {program for each in runs for program in each}
-    medians = {program: statistics.median(each.get(program, 0) for each in runs) for program in programs}
-    medians["all"] = statistics.median(sum(each.values()) for each in runs)
-    shown = sorted(medians.items(), key=lambda each: -each[1])
-    return {program: round(seconds, 2) for program, seconds in shown if seconds >= _SHOWN_SECONDS}
+def _cpu(phase: str, runs: list[dict[str, float]]) -> list[Figure]:
+    """CPU seconds of all programs together and of each; one that a run did not see used nothing in it."""
+    names = {name for each in runs for name in each}
+    programs = {name: [each.get(name, 0.0) for each in runs] for name in names}
+    shown = {name: values for name, values in programs.items() if statistics.median(values) >= _SHOWN_SECONDS}
+    ordered = sorted(shown, key=lambda name: (-statistics.median(shown[name]), name))
+    return [
+        figure(f"CPU until {phase}", "s", [sum(each.values()) for each in runs]),
+        *(figure(f"CPU until {phase}: {name}", "s", shown[name]) for name in ordered),
+    ]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ metric: from the arrival of the event to Temporal's answer. Target: p99 <= 50 ms
 """
 
 import asyncio
-import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from api import resources
+from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.client import KubeClient
 from workers.cli.connection import landscape_facts
 from workers.controller_manager.watchers.shoots import SIGNAL_METRIC
@@ -32,17 +33,21 @@ CONTROLLER_MANAGER_PORT = 2718
 @click.command()
 @click.option("--events", default=200, show_default=True, type=click.IntRange(10, 5000))
 @click.option("--landscape", default="default", show_default=True)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def main(events: int, landscape: str, output: str) -> None:
-    """Send events one after the other; print the bucket that holds each percentile."""
-    result = asyncio.run(_measure(landscape_facts(landscape), events))
-    if output == "json":
-        click.echo(json.dumps(result, indent=2))
-    else:
-        click.echo("  ".join(f"{name} <= {value}" for name, value in result.items()))
+    """Send events one after the other; print the upper bound of the bucket that holds each percentile."""
+    counts = asyncio.run(_measure(landscape_facts(landscape), events))
+    emit(report_of("signal", 1, figures(counts), {"events": events}), output)
 
 
-async def _measure(facts: dict[str, Any], events: int) -> dict[str, Any]:
+def figures(counts: dict[float, float]) -> list[Figure]:
+    """Figures of one run. ``counts``: events up to each bound, in seconds."""
+    total = counts[math.inf]
+    bounds = {share: _quantile(counts, total * share / 100) * 1000 for share in (50, 90, 99)}
+    return [figure(f"p{share}, at most", "ms", [bound]) for share, bound in bounds.items()]
+
+
+async def _measure(facts: dict[str, Any], events: int) -> dict[float, float]:
     garden = KubeClient.from_kubeconfig(Path(facts["clusters"]["garden"]["kubeconfig"]))
     manifest = yaml.safe_load(EXAMPLE.read_text())
     name, namespace = "signals", manifest["metadata"]["namespace"]
@@ -64,19 +69,16 @@ async def _measure(facts: dict[str, Any], events: int) -> dict[str, Any]:
     finally:
         await garden.close()
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
-    total = counts[float("inf")]
-    return {
-        "events": int(total),
-        **{f"p{share}": _quantile(counts, total * share / 100) for share in (50, 90, 99)},
-    }
+    if counts[math.inf] < events:
+        raise click.ClickException(f"the controller-manager has delivered {counts[math.inf]:.0f} of {events} events")
+    return counts
 
 
 async def _settled(metrics: str, before: dict[float, float], events: int) -> dict[float, float]:
     deadline = time.monotonic() + 30
-    infinity = float("inf")
     while True:
         after = await _buckets(metrics)
-        if after[infinity] - before.get(infinity, 0.0) >= events or time.monotonic() > deadline:
+        if after[math.inf] - before.get(math.inf, 0.0) >= events or time.monotonic() > deadline:
             return after
         await asyncio.sleep(0.2)
 
@@ -93,9 +95,13 @@ async def _buckets(url: str) -> dict[float, float]:
     }
 
 
-def _quantile(cumulative: dict[float, float], rank: float) -> str:
+def _quantile(cumulative: dict[float, float], rank: float) -> float:
+    """Smallest bound, in seconds, up to which there are that many events."""
     bound = min(bound for bound, count in cumulative.items() if count >= rank)
-    return f"{bound * 1000:.0f} ms"
+    if math.isinf(bound):
+        largest = max(filter(math.isfinite, cumulative))
+        raise click.ClickException(f"more than {largest:g} s, the largest bound of the metric: is the machine idle?")
+    return bound
 
 
 if __name__ == "__main__":

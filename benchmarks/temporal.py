@@ -1,23 +1,21 @@
 """Compare the landscape's dev server with the Temporal cluster of ``docker-compose.yaml``.
 
-    python -m benchmarks.temporal [--runs 5] [--flows 30] [--without-cluster]
+    python -m benchmarks.temporal [--runs 5] [--flows 30] [--without-cluster] [-o json]
     python -m benchmarks.temporal --cluster HOST:PORT --certificate DIRECTORY
 
 Without an address, the benchmark starts the cluster and stops it at the end; it builds missing images. It uses the dev
 server in plain text, and through the Envoy of a landscape, which requires a certificate. One worker process uses all of
 them in turns: for a workflow of activities one after the other, and for many flows of 90 tasks at once
-(``benchmarks.flow_overhead``). It prints medians.
+(``benchmarks.flow_overhead``). The dev server in plain text is the baseline of the others.
 """
 
-import argparse
 import asyncio
-import json
 import os
-import statistics
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +24,10 @@ from temporalio import workflow
 from temporalio.client import Client
 
 with workflow.unsafe.imports_passed_through():
+    import click
+
     from benchmarks.flow_overhead import LAYERS, QUEUE, TASK, WIDTH, Bench, ByFlow, connected, dev_server
+    from benchmarks.report import Better, Figure, emit, figure, other_output_on_stderr, output_option, report_of
     from landscape import temporal_certificates
     from tests.temporal_endpoint import mutual_tls_before
     from workers.lib.temporal import TemporalServer, TemporalTLS
@@ -34,7 +35,18 @@ with workflow.unsafe.imports_passed_through():
 
 ROOT = Path(__file__).parents[1]
 SEQUENTIAL = 50
+BASELINE = "dev server"
 _SERVICES = [f"temporal-{name}" for name in ("frontend", "internal-frontend", "history", "matching", "worker")]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Values of a server, one of each run."""
+
+    latencies: list[float] = field(default_factory=list)
+    """Milliseconds for one activity."""
+    rates: list[float] = field(default_factory=list)
+    """Flows per hour."""
 
 
 @workflow.defn
@@ -63,14 +75,15 @@ async def throughput(client: Client, flows: int) -> float:
     return flows / (time.perf_counter() - started) * 3600
 
 
-async def measure(cluster: TemporalServer | None, runs: int, flows: int) -> dict[str, object]:
+async def measure(cluster: TemporalServer | None, runs: int, flows: int) -> dict[str, Measured]:
+    """Values of each run, by server."""
     async with AsyncExitStack() as stack:
         # A server each: workers of one server would share their tasks.
         target, behind = [await stack.enter_async_context(dev_server()) for _ in range(2)]
         secured = stack.enter_context(mutual_tls_before(behind))
         servers = {
-            "devServer": TemporalServer(address=target),
-            "devServerBehindTls": secured.server(secured.authority.for_process("controller-manager")),
+            BASELINE: TemporalServer(address=target),
+            "dev server behind TLS": secured.server(secured.authority.for_process("controller-manager")),
         }
         if cluster is not None:
             await set_up_temporal(TemporalSetup(address=cluster.address, tls=cluster.tls))
@@ -79,26 +92,28 @@ async def measure(cluster: TemporalServer | None, runs: int, flows: int) -> dict
             name: await stack.enter_async_context(connected(server, OneByOne, ByFlow))
             for name, server in servers.items()
         }
-        times: dict[str, list[float]] = {name: [] for name in clients}
-        rates: dict[str, list[float]] = {name: [] for name in clients}
+        found = {name: Measured() for name in clients}
         for number in range(runs + 1):
             for name, client in clients.items():
                 took, rate = await latency(client), await throughput(client, flows)
                 if number:  # the first one warms up
-                    times[name].append(took)
-                    rates[name].append(rate)
-    return {
-        "tasks": LAYERS * WIDTH,
-        "flowsAtOnce": flows,
-        "runs": runs,
-        **{
-            name: {
-                "activityMilliseconds": round(statistics.median(times[name]), 1),
-                "flowsPerHour": round(statistics.median(rates[name])),
-            }
-            for name in clients
-        },
-    }
+                    found[name].latencies.append(took)
+                    found[name].rates.append(rate)
+    return found
+
+
+def figures(found: dict[str, Measured]) -> list[Figure]:
+    baseline = found[BASELINE]
+    flows = f"flows of {LAYERS * WIDTH} tasks"
+    return [
+        each
+        for name, measured in found.items()
+        if name != BASELINE
+        for each in (
+            figure(f"{name}: activity", "ms", measured.latencies, baseline.latencies),
+            figure(f"{name}: {flows}", "flows/h", measured.rates, baseline.rates, better=Better.HIGHER),
+        )
+    ]
 
 
 @contextmanager
@@ -130,22 +145,24 @@ def _tls(directory: Path) -> TemporalTLS:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--flows", type=int, default=30)
-    parser.add_argument("--cluster", metavar="HOST:PORT")
-    parser.add_argument("--certificate", type=Path, metavar="DIRECTORY", help="with ca.crt, tls.crt and tls.key")
-    parser.add_argument("--without-cluster", action="store_true", help="what TLS costs at the dev server alone")
-    arguments = parser.parse_args()
+@click.command(help="Compare the landscape's dev server with the Temporal cluster of docker-compose.yaml.")
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(1, 100))
+@click.option("--flows", default=30, show_default=True, type=click.IntRange(1, 1000), help="Flows at once.")
+@click.option("--cluster", "address", metavar="HOST:PORT", help="A cluster that runs; default: one is started.")
+@click.option("--certificate", type=click.Path(path_type=Path), help="Directory with ca.crt, tls.crt and tls.key.")
+@click.option("--without-cluster", is_flag=True, help="Measure only the cost of TLS at the dev server.")
+@output_option
+def main(
+    runs: int, flows: int, address: str | None, certificate: Path | None, without_cluster: bool, output: str
+) -> None:
     given: AbstractContextManager[TemporalServer | None] = nullcontext(None)
-    if arguments.cluster:
-        tls = _tls(arguments.certificate) if arguments.certificate else None
-        given = nullcontext(TemporalServer(address=arguments.cluster, tls=tls))
-    elif not arguments.without_cluster:
+    if address:
+        given = nullcontext(TemporalServer(address=address, tls=_tls(certificate) if certificate else None))
+    elif not without_cluster:
         given = composed()
-    with given as cluster:
-        print(json.dumps(asyncio.run(measure(cluster, arguments.runs, arguments.flows)), indent=2))
+    with other_output_on_stderr(), given as cluster:
+        found = asyncio.run(measure(cluster, runs, flows))
+    emit(report_of("temporal", runs, figures(found), {"flows": flows}), output)
 
 
 if __name__ == "__main__":
