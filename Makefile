@@ -15,7 +15,7 @@ BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos histories benchmark-resource-manager lint docs site format lock clean python browser
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos histories benchmark-resource-manager benchmark-compare lint docs site format lock clean python browser
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -80,6 +80,11 @@ chaos: venv packages ## Kill workers at every point of a Seed's flows, and serve
 
 benchmark-resource-manager: venv ## Measure a resource manager with 500 objects, beside kubectl apply.
 	$(BIN)/python -m benchmarks.resource_manager -o json
+
+benchmark-compare: venv ## Compare two reports of a benchmark: BASE=file.json HEAD=file.json; fails if a ratio fell by 20 %.
+	@$(BIN)/python -m benchmarks.compare \
+		"$(or $(BASE),$(error BASE is missing: make benchmark-compare BASE=file.json HEAD=file.json))" \
+		"$(or $(HEAD),$(error HEAD is missing: make benchmark-compare BASE=file.json HEAD=file.json))"
 
 histories: venv ## Record histories of all workflows for RELEASE=NAME, and replay all recorded histories.
 	$(BIN)/python -m tests.replay.corpus "$(or $(RELEASE),$(error RELEASE is missing: make histories RELEASE=NAME))"
