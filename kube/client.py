@@ -880,12 +880,7 @@ class _Transport:
         self._limited = limited
         self._session: aiohttp.ClientSession | None = None
         self._answers: weakref.WeakSet[aiohttp.ClientResponse] = weakref.WeakSet()
-        self._tls = ssl.create_default_context(cadata=endpoint.ca or None)
-        if endpoint.insecure:
-            self._tls.check_hostname = False
-            self._tls.verify_mode = ssl.CERT_NONE
-        if endpoint.certificate and endpoint.key:
-            load_certificate(self._tls, endpoint.certificate, endpoint.key)
+        self._tls = tls_of(endpoint)
 
     async def send(
         self, method: str, url: str, headers: dict[str, str], body: Any, timeout: aiohttp.ClientTimeout
@@ -952,6 +947,17 @@ def _watchful_socket(guard: Guard | None, address: aiohttp.AddrInfoType) -> sock
         if hasattr(socket, name):  # Linux has them all
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
+
+
+def tls_of(endpoint: Endpoint) -> ssl.SSLContext:
+    """TLS settings of a connection to an endpoint."""
+    context = ssl.create_default_context(cadata=endpoint.ca or None)
+    if endpoint.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if endpoint.certificate and endpoint.key:
+        load_certificate(context, endpoint.certificate, endpoint.key)
+    return context
 
 
 def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

@@ -27,6 +27,7 @@ _COMMANDS = {
         "shoot",
         "List, create and move Shoots, and log in to their nodes.",
     ),
+    "test": ("workers.cli.garden_test", "test", "Test a garden by its public API, with a Shoot of a Project."),
     "worker": ("workers.cli.worker", "worker", "Run one of our processes."),
 }
 
