@@ -1,6 +1,7 @@
 """``gardener test`` against the garden of a landscape, of which it knows a kubeconfig only."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ def run(shoot: Shoot, directory: Path, *arguments: str) -> tuple[int, dict[str, 
         text=True,
         timeout=590,
         check=False,
+        env={**os.environ, "GARDENER_LANDSCAPE": shoot.landscape.name},  # its DNS has the Shoot's name
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

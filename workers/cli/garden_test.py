@@ -165,7 +165,11 @@ async def _project_namespace(garden: KubeClient, project: str) -> str:
 
 
 async def _shoot_client(garden: KubeClient, namespace: str, name: str) -> KubeClient:
-    config, _ = await requested_kubeconfig(garden, namespace, name, expiration=_KUBECONFIG_SECONDS)
+    """Client of a Shoot's API server. Raises ApiError, or TestFailed if its name is not in the DNS, for example."""
+    try:
+        config, _ = await requested_kubeconfig(garden, namespace, name, expiration=_KUBECONFIG_SECONDS)
+    except click.ClickException as error:
+        raise TestFailed(error.message) from None
     return KubeClient.from_kubeconfig(config)
 
 
@@ -213,10 +217,10 @@ async def _run(order: _Order, results: list[Result]) -> None:
         runner = Runner(context, order.dumps, lambda each: order.say(_line(each)))
         runner.results = results
         removal = _removal(order, open_shoot)
+        if order.manifest is None:
+            await leftovers.claim(garden, namespace, name, order.run)
         try:
-            if order.manifest is None:
-                await leftovers.claim(garden, namespace, name, order.run)
-            elif await runner.run_one(_creation(order.manifest)) is not Outcome.PASSED:
+            if order.manifest is not None and await runner.run_one(_creation(order.manifest)) is not Outcome.PASSED:
                 for test in order.tests:
                     runner.note(test, Outcome.SKIPPED, "the Shoot was not created")
                 return

@@ -247,6 +247,7 @@ def test_leftovers_of_a_killed_run_are_found_by_its_id(run, server, existing):
 
     second = run("--shoot", existing, tests=(good,))
     assert second.exit_code == 1
+    assert "passed" not in second.output
     assert f"--cleanup {left}" in second.output
 
     cleaned = run("--cleanup", left, "-o", "json")
@@ -287,7 +288,19 @@ def test_two_runs_do_not_claim_one_shoot(server, existing):
         return await asyncio.gather(*claims, return_exceptions=True)
 
     found = ask(server, both)
-    assert sorted(type(each) for each in found if each is not None) == [TestFailed]
+    assert [type(each) for each in found if each is not None] == [TestFailed]
+
+
+def test_shoot_that_cannot_be_reached_does_not_end_the_removal(server, kubeconfig, existing):
+    """A name that is not in the DNS, or an API server without subresources, is a fault of one Shoot."""
+    ask(server, lambda client: leftovers.claim(client, NAMESPACE, existing, "lost"))
+    ask(server, lambda client: client.apply(labelled("zz-made", "lost"), manager="test"))
+    arguments = ["--garden", str(kubeconfig), "--project", "local", "--cleanup", "lost"]
+    result = CliRunner().invoke(command.test, arguments)
+
+    assert result.exit_code == 1
+    assert "does not serve this subresource" in result.output
+    assert ask(server, lambda client: client.find(resources.SHOOT, "zz-made", NAMESPACE)) is None
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
