@@ -59,7 +59,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/extensions.md": {"": "tests/landscape/test_installations.py"},
     "docs/operations/garden-tests.md": {
         "gardener test --garden garden.yaml --project local --shoot": "tests/landscape/test_garden_tests.py",
-        "gardener test --garden garden.yaml --project local": "tests/unit/garden_tests/test_runs_at_an_api_server.py",
+        "gardener test --garden garden.yaml --project local --cleanup": (
+            "tests/unit/garden_tests/test_runs_at_an_api_server.py"
+        ),
     },
     "docs/operations/gvisor.md": {"": "tests/landscape/test_container_runtime.py"},
     "docs/observability.md": {

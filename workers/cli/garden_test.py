@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import yaml
@@ -38,6 +40,12 @@ def _labels(_: click.Context, __: click.Parameter, value: str) -> list[Label]:
         raise click.BadParameter(f"{value!r} is no list of labels; there are {', '.join(Label)}") from None
 
 
+def _run_id(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"[0-9a-f]{8}", value):
+        raise click.BadParameter(f"{value!r} is no id of a run; the run prints its id first, for example 3f9a01c2")
+    return value
+
+
 @dataclass(frozen=True)
 class _Order:
     """Options of the command."""
@@ -58,6 +66,11 @@ class _Order:
     def say(self, text: str) -> None:
         click.echo(text, err=self.quiet)
 
+    def begin(self, test: GardenTest) -> None:
+        """Show which test runs, on a terminal alone; its result replaces the line."""
+        if (sys.stderr if self.quiet else sys.stdout).isatty():
+            click.echo(f"{'':8}    running  {test.name}\r", err=self.quiet, nl=False)
+
 
 @click.command("test")
 @click.option("--garden", "--garden-kubeconfig", "garden", help="Kubeconfig of the garden; default: the landscape's.")
@@ -67,10 +80,16 @@ class _Order:
 @click.option("-f", "--filename", "file", type=click.File("rb"), help="Shoot to create, and to delete at the end.")
 @click.option("--seed", help="Kubeconfig of the Shoot's seed, for dumps and for the loss of a machine.")
 @click.option("--image", default=IMAGE, show_default=True, help="Image of test pods, with sh, and getent or nslookup.")
-@click.option("--dump", type=click.Path(path_type=Path, file_okay=False), help="Directory of the dumps.")
-@click.option("--junit", "xml", type=click.Path(path_type=Path, dir_okay=False), help="File for the results as XML.")
+@click.option(
+    "--dump",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for the dumps; default: the present one.",
+)
+@click.option("--junit", "xml", type=click.File("w", lazy=False), help="File for the results as XML.")
 @click.option("--keep", is_flag=True, help="Leave all that the run has created; remove it later by --cleanup.")
-@click.option("--cleanup", metavar="RUN", help="Run no tests: remove what the run with this id has left.")
+@click.option(
+    "--cleanup", metavar="RUN", callback=_run_id, help="Run no tests: remove what the run with this id has left."
+)
 @click.option("--list", "only_list", is_flag=True, help="Run no tests: list those that the labels select.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def test(
@@ -82,7 +101,7 @@ def test(
     seed: str | None,
     image: str,
     dump: Path | None,
-    xml: Path | None,
+    xml: TextIO | None,
     keep: bool,
     cleanup: str | None,
     only_list: bool,
@@ -92,7 +111,7 @@ def test(
 
     Level default < beta < release: each includes the levels before it. Tests with serial or disruptive run only if you
     ask for these labels, too. Ends with status 1 if a test fails, and then names a directory with the state of all
-    clusters, without values of Secrets. Ctrl-C ends the run and removes what it has created.
+    clusters, without credentials. Ctrl-C ends the run and removes what it has created.
     """
     tests = selected(TESTS, labels)
     if only_list:
@@ -112,7 +131,7 @@ def test(
         manifest=_manifest(file) if file is not None else None,
         tests=tests,
         image=image,
-        dumps=dump or Path(f"gardener-test-{run}"),
+        dumps=(dump or Path()) / f"gardener-test-{run}",
         keep=keep,
         run=run,
         quiet=as_json,
@@ -134,7 +153,7 @@ def test(
         order.say(f"interrupted; if something is left: gardener test --project {project} --cleanup {run}")
     failed = any(each.outcome is Outcome.FAILED for each in results)
     if xml is not None:
-        xml.write_text(junit(results, run))
+        xml.write(junit(results, run))
     if as_json:
         tests_shown = [each.model_dump(mode="json") for each in results]
         click.echo(json.dumps({"run": run, "interrupted": bool(status), "tests": tests_shown}, indent=2))
@@ -214,7 +233,7 @@ async def _run(order: _Order, results: list[Result]) -> None:
         )
         stack.push_async_callback(context.close)
         order.say(f"run {order.run}: {len(order.tests)} tests with Shoot {context.reference}")
-        runner = Runner(context, order.dumps, lambda each: order.say(_line(each)))
+        runner = Runner(context, order.dumps, lambda each: order.say(_line(each)), order.begin)
         runner.results = results
         removal = _removal(order, open_shoot)
         if order.manifest is None:

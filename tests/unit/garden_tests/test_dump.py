@@ -1,4 +1,4 @@
-"""A dump has no value of a Secret, wherever a program has repeated it."""
+"""A dump has no credential, wherever a program has repeated it."""
 
 import base64
 import json
@@ -24,10 +24,10 @@ def secret(**values: str):
     ("value", "shown"),
     [
         ("correct horse battery", "login with correct horse battery failed"),
-        ("hunter2hunter2", "--password=hunter2hunter2"),
+        ("hunter2hunter2", "--proxy-login=hunter2hunter2"),
         ("hunter2hunter2", f"data: {encoded('hunter2hunter2')}"),
         ("hunter2hunter2\n", "line before\nhunter2hunter2 and after"),
-        (KUBECONFIG, "Authorization: Bearer eyJhbGciOiJFUzI1NiJ9.payload"),
+        (KUBECONFIG, "sent eyJhbGciOiJFUzI1NiJ9.payload"),
         (PEM, "read MHcCAQEEIBrotherLine1rotherLine1"),
         ("päßwörter-sind-lang", "päßwörter-sind-lang"),
     ],
@@ -37,6 +37,62 @@ def test_value_is_replaced_in_other_texts(value, shown):
     assert scrubber.text(shown) == shown
     scrubber.learn(secret(key=value))
     assert REDACTED in scrubber.text(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret_part"),
+    [
+        (f"key: {PEM} end", "MHcCAQEEIBrotherLine1"),
+        ("cut off: " + PEM[:60], "MHcCAQEEIBrotherLine1"),
+        (PEM.replace("\n", "\\n"), "MHcCAQEEIBrotherLine1"),
+        ("sent eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJtZSJ9.c2lnbmF0dXJl by mistake", "c2lnbmF0dXJl"),
+        ("Authorization: Bearer abcdef.0123456789abcdef", "0123456789abcdef"),
+        ("--password=hunter2", "hunter2"),
+        ('{"access_token":"hunter2"}', "hunter2"),
+        (r'{"text":"{\"clientSecret\": \"hunter2\"}"}', "hunter2"),
+        ("https://me:hunter2@example.org/path", "hunter2"),
+        ("client-key-data: LS0tLS1CRUdJTg==", "LS0tLS1CRUdJTg"),
+        (KUBECONFIG, "eyJhbGciOiJFUzI1NiJ9"),
+        (f"config {encoded(KUBECONFIG)}", encoded(KUBECONFIG)),
+        (f"config {encoded(PEM)}", encoded(PEM)),
+    ],
+)
+def test_credential_is_replaced_though_no_secret_has_it(text, secret_part):
+    """For example of a Secret that this user may not read, or that was deleted meanwhile."""
+    assert secret_part in text
+    found = Scrubber().text(text)
+    assert secret_part not in found
+    assert REDACTED in found
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"name": "ADMIN_PASSWORD", "value": "hunter2"},
+        {"metadata": {"annotations": {"example.org/bootstrap-token": "hunter2"}}},
+        {"data": {"apiKey": "hunter2"}},
+        {"metadata": {"annotations": {"example.org/config": "users: [{user: {token: hunter2}}]"}}},
+    ],
+)
+def test_field_that_is_a_credential_by_its_name_is_replaced(obj):
+    found = json.dumps(Scrubber().of(obj))
+    assert "hunter2" not in found
+    assert REDACTED in found
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"name": "KUBECONFIG", "value": "/etc/kubeconfig"},
+        {"name": "LOG_LEVEL", "value": "info"},
+        {"secretRef": {"name": "ca"}, "secretName": "ca", "automountServiceAccountToken": False},
+        {"message": 'secret "ca" not found, basic checks failed, tokens: 3 of 4'},
+        {"sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
+        {"caBundle": encoded("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")},
+    ],
+)
+def test_names_and_public_texts_stay_readable(obj):
+    assert Scrubber().of(obj) == obj
 
 
 def test_longer_value_is_replaced_as_a_whole():

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 from api import resources
 from kube.client import KubeClient
+from kube.errors import Forbidden
 from tests.api_servers import free_port, running
 from tests.gardens import _KUBE_CONTROLLER_MANAGER as CONTROLLER_MANAGER
 from tests.gardens import ADMIN, ApiServer
@@ -27,6 +28,7 @@ from tests.unit.api.shoots import SHOOT
 from workers.cli import garden_test as command
 from workers.cli.garden_tests import leftovers
 from workers.cli.garden_tests.context import MANAGER, RUN_LABEL, USED_BY, Context
+from workers.cli.garden_tests.dump import Dump
 from workers.cli.garden_tests.model import GardenTest, Label, TestFailed, TestSkipped, garden_test
 
 pytestmark = [
@@ -197,8 +199,53 @@ def test_failed_run_has_status_1_and_dumps_without_values_of_secrets(run, server
     for file in ("cluster/events.json", "cluster/services.json", "cluster/secrets.json"):
         assert "(redacted)" in files[file], file
     assert {each["metadata"]["name"] for each in json.loads(files["garden/shoots.json"])} == {existing}
-    assert (tmp_path / "dump").stat().st_mode & 0o077 == 0
+    for directory in (Path(first["dump"]), Path(first["dump"]).parent):
+        assert directory.stat().st_mode & 0o077 == 0
+    assert Path(first["dump"]).parent == tmp_path / f"dump/gardener-test-{told['run']}"
     assert namespaces_of(server, told["run"]) == []
+
+
+def test_dump_has_no_logs_if_the_secrets_cannot_be_read(server, tmp_path, monkeypatch):
+    """Values of the Secrets are not known then, so the logs could have them."""
+    dump = Dump(tmp_path / "dump")
+
+    async def read(client: KubeClient) -> None:
+        await client.apply(namespace("unread"), manager="test")
+        account = {"name": "default", "namespace": "unread"}
+        await client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}, manager="test")
+        pod = {"name": "logging", "namespace": "unread"}
+        containers = [{"name": "main", "image": "any"}]
+        spec = {"containers": containers, "automountServiceAccountToken": False}
+        await client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": pod, "spec": spec}, manager="test")
+        list_objects = client.list
+
+        async def refusing(resource: Any, *arguments: Any, **options: Any) -> Any:
+            if resource == resources.SECRET:
+                raise Forbidden(403, "Forbidden", "listing secrets")
+            return await list_objects(resource, *arguments, **options)
+
+        monkeypatch.setattr(client, "list", refusing)
+        await dump.read_cluster(client)
+        dump.write()
+
+    ask(server, read)
+    unreadable = (tmp_path / "dump/unreadable.txt").read_text()
+    assert "listing secrets" in unreadable
+    assert "cluster: logs are left out" in unreadable
+    assert "logging" in (tmp_path / "dump/cluster/pods.json").read_text()
+    assert not (tmp_path / "dump/cluster/logs").exists()
+    assert "cluster/logs" not in unreadable, "no log was asked for"
+
+
+def test_dump_that_cannot_be_written_does_not_end_the_run(run, server, existing, tmp_path):
+    result = run("--shoot", existing, "-o", "json", "--dump", str(tmp_path / "new"), tests=(good,))
+    assert result.exit_code == 0, result.output
+    (tmp_path / "new").write_text("")
+    result = run("--shoot", existing, "-o", "json", "--dump", str(tmp_path / "new/below"), tests=(faulty, good))
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)["tests"]
+    assert "not written" in told[0]["dump"]
+    assert [each["outcome"] for each in told] == ["failed", "passed", "passed"]
 
 
 def test_each_fault_fails_its_test_alone(run, existing, tmp_path):
@@ -293,9 +340,10 @@ def test_two_runs_do_not_claim_one_shoot(server, existing):
 
 def test_shoot_that_cannot_be_reached_does_not_end_the_removal(server, kubeconfig, existing):
     """A name that is not in the DNS, or an API server without subresources, is a fault of one Shoot."""
-    ask(server, lambda client: leftovers.claim(client, NAMESPACE, existing, "lost"))
-    ask(server, lambda client: client.apply(labelled("zz-made", "lost"), manager="test"))
-    arguments = ["--garden", str(kubeconfig), "--project", "local", "--cleanup", "lost"]
+    lost = "0123abcd"
+    ask(server, lambda client: leftovers.claim(client, NAMESPACE, existing, lost))
+    ask(server, lambda client: client.apply(labelled("zz-made", lost), manager="test"))
+    arguments = ["--garden", str(kubeconfig), "--project", "local", "--cleanup", lost]
     result = CliRunner().invoke(command.test, arguments)
 
     assert result.exit_code == 1
@@ -307,7 +355,8 @@ def test_shoot_that_cannot_be_reached_does_not_end_the_removal(server, kubeconfi
 def test_interrupted_run_removes_what_it_has_created(server, existing, kubeconfig, tmp_path, sent, status):
     program = tmp_path / "run.py"
     program.write_text(
-        "import asyncio\n"
+        "import asyncio, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background process ignores it
         "from tests.gardens import ADMIN\n"
         "from kube.client import KubeClient\n"
         "from workers.cli import garden_test as command\n"
@@ -347,6 +396,7 @@ def test_interrupted_run_removes_what_it_has_created(server, existing, kubeconfi
     [
         (("--shoot", "a", "--labels", "quick"), "default, beta, release, serial, disruptive"),
         ((), "--shoot, or one to create by --filename"),
+        (("--cleanup", "any,other=label"), "no id of a run"),
         (("--shoot", "missing"), "missing"),
     ],
 )

@@ -5,24 +5,19 @@ from typing import Any
 from api import resources
 from api.constants import OPERATION_MAINTAIN, OPERATION_RECONCILE
 from kube.errors import ApiError
-from workers.cli.garden_tests.context import HIBERNATED_BY, Context, expect
-from workers.cli.garden_tests.default import is_ready
+from workers.cli.garden_tests.context import HIBERNATED_BY, Context, expect, is_ready
 from workers.cli.garden_tests.model import Label, TestFailed, TestSkipped, garden_test
 
 
 @garden_test("a Shoot hibernates and wakes up", Label.BETA, timeout=1800)
 async def hibernation(context: Context) -> None:
-    live = await context.live()
-    if live["spec"].get("hibernation", {}).get("enabled"):
-        raise TestSkipped("the Shoot is hibernated already")
+    await context.needs_workers()
     async with context.own_namespace("hibernation") as namespace:
         await context.deploy(namespace)
         try:
             await context.change({"hibernation": {"enabled": True}}, {HIBERNATED_BY: context.run})
-            asleep = await context.live()
-            expect(
-                asleep["status"].get("hibernated"), "the hibernation has succeeded, but status.hibernated is not true"
-            )
+            asleep = (await context.live())["status"].get("hibernated")
+            expect(asleep, "the hibernation has succeeded, but status.hibernated is not true")
         finally:
             await context.change({"hibernation": {"enabled": False}}, {HIBERNATED_BY: None})
         await context.cluster(renew=True)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from api import resources
 from api.constants import OPERATION
+from api.decisions.conditions import wanted
 from api.resources import Resource
 from kube.cache import Cache
 from kube.client import KubeClient, Object
@@ -21,10 +22,8 @@ USED_BY = "test.gardener.cloud/used-by"
 """Annotation of a Shoot that a run tests: the id of the run."""
 HIBERNATED_BY = "test.gardener.cloud/hibernated-by"
 """Annotation of a Shoot that a test has hibernated, until it is awake again: the id of the run."""
-CONDITIONS = ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy")
-
-_SETTLE_SECONDS = 300.0
 MANAGER = "gardener-test"
+_SETTLE_SECONDS = 300.0
 
 OpenCluster = Callable[[], Awaitable[KubeClient]]
 
@@ -69,6 +68,15 @@ class Context:
         if self.seed is None:
             raise TestSkipped("needs the kubeconfig of the Shoot's seed: --seed")
         return self.seed
+
+    async def needs_workers(self) -> list[dict[str, Any]]:
+        """Worker pools of the Shoot. Raises TestSkipped if pods cannot run in it."""
+        spec = (await self.live())["spec"]
+        if (spec.get("hibernation") or {}).get("enabled"):
+            raise TestSkipped("the Shoot is hibernated")
+        if workers := spec["provider"].get("workers"):
+            return list(workers)
+        raise TestSkipped("the Shoot has no workers")
 
     # In the garden
 
@@ -118,7 +126,7 @@ class Context:
             found = {each["type"]: each for each in (shoot.get("status") or {}).get("conditions") or ()}
             return [
                 f"{name} {found.get(name, {}).get('status', 'unset')}: {found.get(name, {}).get('message', '')}"
-                for name in CONDITIONS
+                for name in wanted(workers=bool(shoot["spec"]["provider"].get("workers")))
                 if found.get(name, {}).get("status") != "True"
             ]
 
@@ -224,6 +232,12 @@ class Context:
         pods = await cluster.list(resources.POD, namespace, labels=f"app={name}")
         [ready] = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
         return str(ready["metadata"]["name"])
+
+
+def is_ready(obj: Object) -> bool:
+    """Whether a node or a pod is ready."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def expect(holds: object, text: str) -> None:

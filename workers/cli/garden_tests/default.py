@@ -5,7 +5,7 @@ import secrets
 
 from api import resources
 from kube.exec import run_in_pod
-from workers.cli.garden_tests.context import MANAGER, RUN_LABEL, Context, expect
+from workers.cli.garden_tests.context import MANAGER, RUN_LABEL, Context, expect, is_ready
 from workers.cli.garden_tests.model import Label, garden_test
 
 _LOOKUP = "getent hosts {name} || nslookup {name}"
@@ -19,25 +19,29 @@ async def conditions(context: Context) -> None:
 
 @garden_test("the number of ready nodes fits the worker pools", Label.DEFAULT, timeout=600)
 async def nodes(context: Context) -> None:
-    workers = (await context.live())["spec"]["provider"].get("workers") or []
+    workers = await context.needs_workers()
     least, most = sum(each["minimum"] for each in workers), sum(each["maximum"] for each in workers)
     cluster = await context.cluster()
 
-    def fits(found: object) -> bool:
-        ready = sum(is_ready(each) for each in found)  # type: ignore[attr-defined]
-        return bool(least <= ready <= most)
-
-    await context.wait_until(cluster, resources.NODE, None, fits, what=f"{least} to {most} nodes are ready")
+    await context.wait_until(
+        cluster,
+        resources.NODE,
+        None,
+        lambda found: least <= sum(map(is_ready, found)) <= most,
+        what=f"{least} to {most} nodes are ready",
+    )
 
 
 @garden_test("a Deployment runs", Label.DEFAULT, timeout=600)
 async def deployment(context: Context) -> None:
+    await context.needs_workers()
     async with context.own_namespace("deployment") as namespace:
         await context.deploy(namespace)
 
 
 @garden_test("a pod finds the API server by DNS", Label.DEFAULT, timeout=600)
 async def dns(context: Context) -> None:
+    await context.needs_workers()
     async with context.own_namespace("dns") as namespace:
         pod = await context.deploy(namespace)
         name = "kubernetes.default.svc.cluster.local"
@@ -50,6 +54,7 @@ async def dns(context: Context) -> None:
 @garden_test("logs of a pod, and a program in it, reach the user", Label.DEFAULT, timeout=600)
 async def tunnel(context: Context) -> None:
     """Both go from the API server to the kubelet, through the tunnel."""
+    await context.needs_workers()
     async with context.own_namespace("tunnel") as namespace:
         pod = await context.deploy(namespace)
         cluster = await context.cluster()
@@ -74,11 +79,6 @@ async def encryption(context: Context) -> None:
         await cluster.apply(secret, manager=MANAGER)
         kept = (await cluster.get(resources.SECRET, "kept", namespace))["data"]["key"]
         expect(kept == value, "a Secret has another value than was written")
-
-
-def is_ready(node: dict[str, object]) -> bool:
-    conditions = node.get("status", {}).get("conditions") or ()  # type: ignore[attr-defined]
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 TESTS = (conditions, nodes, deployment, dns, tunnel, encryption)

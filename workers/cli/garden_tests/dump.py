@@ -1,9 +1,14 @@
-"""State of garden, cluster and seed after a failed test, as files without values of Secrets.
+"""State of garden, cluster and seed after a failed test, as files without credentials.
 
-Two measures keep values of Secrets out. Objects of kind Secret have the length of each value only. In all other texts
-(logs, environment variables, messages), each value of a Secret that this user can read is replaced, as text and in
-base64; of values with several words, such as a kubeconfig, each long word is. Values shorter than ``_SHORTEST`` are
-left in other texts, since words such as ``true`` are values, too.
+Three measures keep credentials out:
+
+- Objects of kind Secret have the length of each value only.
+- In all other texts (logs, environment variables, annotations, messages), each value of a Secret that this user can
+  read is replaced, as text and in base64; of values with several words, such as a kubeconfig, each long word is. Values
+  shorter than ``_SHORTEST`` are left, since words such as ``true`` are values, too. A cluster whose Secrets cannot be
+  read has no logs in the dump.
+- In all texts, what looks like a credential is replaced, whether or not a Secret has it: private keys, JSON web tokens,
+  and values whose name ends like ``password`` or ``token``.
 """
 
 import base64
@@ -19,6 +24,7 @@ from api import resources
 from api.resources import Resource
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
+from workers.cli.garden_tests.context import is_ready
 
 REDACTED = "(redacted)"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -31,6 +37,17 @@ _PUBLIC_KEYS = frozenset({"namespace", "ca.crt", "bundle.crt", "service-account.
 """Keys of Secrets whose values are known to every user of the cluster."""
 _TAIL_LINES = 200
 _WORDS = re.compile(r"[^\s\"',]+")
+_SECRET_NAME = r"(?:passw(?:or)?d|passphrase|token|secret|credentials?|(?:private|api|access)[-_.]?key|key-data)"
+"""End of a name whose value is a credential: of an environment variable, an annotation, a field or an option."""
+_NAMED_SECRET = re.compile(rf".*{_SECRET_NAME}", re.IGNORECASE | re.DOTALL)
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*")
+_ASSIGNED = re.compile(
+    rf"({_SECRET_NAME}[\\\"']*\s*[:=]\s*[\\\"']*|\b(?:bearer|basic)\s+(?=\S{{16}}))(?!\(redacted)[^\s\\\"',;&]+",
+    re.IGNORECASE,
+)
+_USER_OF_URL = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 
 _GARDEN = (
     resources.SHOOT,
@@ -80,7 +97,7 @@ _SEED = (
 
 @dataclass
 class Scrubber:
-    """Replaces values of Secrets in texts."""
+    """Replaces values of Secrets, and what looks like a credential, in texts."""
 
     _values: set[str] = field(default_factory=set)
     _pattern: re.Pattern[str] | None = None
@@ -106,19 +123,23 @@ class Scrubber:
         self._pattern = None
 
     def text(self, text: str) -> str:
-        """The text without any known value."""
+        """The text without any known value, and without what looks like a credential."""
         if self._pattern is None:
             # The longest ones first: a value may be part of another one.
             ordered = sorted(self._values, key=lambda each: (-len(each), each))
             self._pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
-        return self._pattern.sub(REDACTED, text)
+        return _BASE64.sub(_without_credentials, _without_shapes(self._pattern.sub(REDACTED, text)))
 
     def of(self, value: Any) -> Any:
         """The same for each text in a JSON value."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(key): self.of(each) for key, each in value.items()}
+            variable = str(value.get("name", "")) if "value" in value else ""  # an environment variable, for example
+            return {
+                self.text(key): REDACTED if _is_secret(key, variable, each) else self.of(each)
+                for key, each in value.items()
+            }
         if isinstance(value, list):
             return [self.of(each) for each in value]
         return value
@@ -126,6 +147,28 @@ class Scrubber:
     def _add(self, value: str) -> None:
         if len(value) >= _SHORTEST:
             self._values.add(value)
+
+
+def _is_secret(key: str, variable: str, value: object) -> bool:
+    """Whether a field of an object, or the environment variable of this name, is a credential by its name."""
+    if not isinstance(value, str) or not value:
+        return False
+    return bool(_NAMED_SECRET.fullmatch(variable if key == "value" and variable else key))
+
+
+def _without_shapes(text: str) -> str:
+    for shape in (_PRIVATE_KEY, _JSON_WEB_TOKEN):
+        text = shape.sub(REDACTED, text)
+    return _USER_OF_URL.sub(rf"\1{REDACTED}@", _ASSIGNED.sub(rf"\1{REDACTED}", text))
+
+
+def _without_credentials(encoded: re.Match[str]) -> str:
+    """A word in base64; replaced if what it encodes, such as a kubeconfig, has a credential."""
+    try:
+        text = base64.b64decode(encoded[0], validate=True).decode()
+    except ValueError:
+        return encoded[0]
+    return REDACTED if _without_shapes(text) != text else encoded[0]
 
 
 def without_bookkeeping(obj: Object) -> Object:
@@ -201,10 +244,13 @@ class Dump:
             self._read.append((cluster, resource, found))
 
     async def _pod_logs(self, cluster: str, client: KubeClient, *, only_noticeable: bool) -> None:
-        pods = next((found for name, kind, found in self._read if name == cluster and kind == resources.POD), [])
-        for pod in pods:
+        read = {kind: found for name, kind, found in self._read if name == cluster}
+        if resources.SECRET not in read:
+            self.faults.append(f"{cluster}: logs are left out: they may have values of Secrets, which are not known")
+            return
+        for pod in read.get(resources.POD, ()):
             namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-            if only_noticeable and _is_ready(pod) and not namespace.startswith("gardener-test-"):
+            if only_noticeable and is_ready(pod) and not namespace.startswith("gardener-test-"):
                 continue
             for container in pod["spec"]["containers"]:
                 query = {"container": container["name"], "tailLines": str(_TAIL_LINES)}
@@ -220,8 +266,3 @@ class Dump:
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

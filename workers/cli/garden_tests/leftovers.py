@@ -4,6 +4,7 @@ The run's id is in a label of each object, and in an annotation of a Shoot that 
 all of them by the id alone. Each step finds what is left of the steps before, so the removal can be repeated.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from api import resources
@@ -11,7 +12,7 @@ from api.constants import CONFIRMATION_DELETION
 from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import ApiError, Conflict
-from workers.cli.garden_tests.context import HIBERNATED_BY, RUN_LABEL, USED_BY
+from workers.cli.garden_tests.context import HIBERNATED_BY, RUN_LABEL, USED_BY, Context
 from workers.cli.garden_tests.model import TestFailed
 
 DELETION_SECONDS = 1800.0
@@ -71,7 +72,9 @@ async def _release(garden: KubeClient, shoot: Object, run: str, open_shoot: Open
     """Delete the run's namespaces in a Shoot that stays, and take back the run's annotations."""
     namespace, name = shoot["metadata"]["namespace"], shoot["metadata"]["name"]
     if (shoot["metadata"].get("annotations") or {}).get(HIBERNATED_BY) == run:
-        await _wake(garden, namespace, name)
+        context = Context(garden, namespace, name, run, image="", open_cluster=lambda: open_shoot(name))
+        async with asyncio.timeout(_WAKE_SECONDS):
+            await context.change({"hibernation": {"enabled": False}}, {HIBERNATED_BY: None})
     removed = []
     async with await open_shoot(name) as cluster:
         selector = f"{RUN_LABEL}={run}"
@@ -82,17 +85,3 @@ async def _release(garden: KubeClient, shoot: Object, run: str, open_shoot: Open
             await cache.wait_until(lambda store: not store.list() or None, _NAMESPACE_SECONDS)
     await garden.patch(resources.SHOOT, name, namespace, {"metadata": {"annotations": {USED_BY: None}}})
     return removed
-
-
-async def _wake(garden: KubeClient, namespace: str, name: str) -> None:
-    patch = {"spec": {"hibernation": {"enabled": False}}}
-    generation = (await garden.patch(resources.SHOOT, name, namespace, patch))["metadata"]["generation"]
-
-    def awake(live: Object | None) -> bool | None:
-        status = (live or {}).get("status") or {}
-        succeeded = (status.get("lastOperation") or {}).get("state") == "Succeeded"
-        return (succeeded and status.get("observedGeneration", 0) >= generation) or None
-
-    async with Cache(garden, resources.SHOOT, namespace, fields=f"metadata.name={name}") as cache:
-        await cache.wait_for(name, namespace, awake, _WAKE_SECONDS)
-    await garden.patch(resources.SHOOT, name, namespace, {"metadata": {"annotations": {HIBERNATED_BY: None}}})

@@ -38,16 +38,18 @@ class Result(ApiModel):
 
 
 Tell = Callable[[Result], None]
+Begin = Callable[[GardenTest], None]
 
 
 class Runner:
     """Runs the tests of one run, and keeps their results, also those until an interruption."""
 
-    def __init__(self, context: Context, dumps: Path, tell: Tell) -> None:
+    def __init__(self, context: Context, dumps: Path, tell: Tell, begin: Begin = lambda _: None) -> None:
         self.context = context
         self.results: list[Result] = []
         self._dumps = dumps
         self._tell = tell
+        self._begin = begin
 
     @property
     def failed(self) -> bool:
@@ -59,6 +61,7 @@ class Runner:
 
     async def run_one(self, test: GardenTest) -> Outcome:
         """Run a test. Faults of the test's own code fail it, too."""
+        self._begin(test)
         started = time.monotonic()
         outcome, text = Outcome.PASSED, ""
         timeout = asyncio.timeout(test.timeout)
@@ -79,7 +82,7 @@ class Runner:
         self.note(test, outcome, text, took, dump)
         return outcome
 
-    def note(self, test: GardenTest, outcome: Outcome, text: str, seconds: float = 0, dump: Path | None = None) -> None:
+    def note(self, test: GardenTest, outcome: Outcome, text: str, seconds: float = 0, dump: str | None = None) -> None:
         labels = tuple(str(each) for each in sorted(test.labels))
         result = Result(
             name=test.name,
@@ -87,13 +90,13 @@ class Runner:
             outcome=outcome,
             seconds=seconds,
             text=text,
-            dump=None if dump is None else str(dump),
+            dump=dump,
         )
         self.results.append(result)
         self._tell(result)
 
-    async def _dump(self, test: GardenTest) -> Path:
-        """Write what can be read of all clusters; what cannot is named in the dump."""
+    async def _dump(self, test: GardenTest) -> str:
+        """Write what can be read of all clusters; what cannot is named in the dump. Returns its directory."""
         context = self.context
         slug = re.sub(r"[^a-z0-9]+", "-", test.name.lower()).strip("-")
         dump = Dump(self._dumps / f"{len(self.results) + 1:02}-{slug}")
@@ -109,8 +112,11 @@ class Runner:
                     dump.fault("the Shoot", error)
         except TimeoutError as error:
             dump.fault(f"all within {_DUMP_SECONDS:g} s", error)
-        dump.write()
-        return dump.directory
+        try:
+            dump.write()
+        except OSError as error:
+            return f"not written: {error}"
+        return str(dump.directory)
 
 
 def junit(results: Sequence[Result], run: str) -> str:
