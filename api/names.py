@@ -138,10 +138,7 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
         "machine": pool["machine"],
         "volumes": [pool.get("volume"), pool.get("dataVolumes")],
         "cri": (pool.get("cri") or {}).get("name"),
-        "kubelet": {
-            **{name: kubelet.get(name) for name in _FIXED_KUBELET_SETTINGS},
-            "kubeReserved": KUBE_RESERVED | (kubelet.get("kubeReserved") or {}),
-        },
+        "kubelet": _fixed_settings(kubelet),
         "rotation": rotations_of_pool(shoot, pool["name"]),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
@@ -151,6 +148,33 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
 def is_updated_in_place(pool: Mapping[str, Any]) -> bool:
     """Whether a pool's machines are updated, automatically or by hand, and not replaced."""
     return pool.get("updateStrategy") in ("AutoInPlaceUpdate", "ManualInPlaceUpdate")
+
+
+def in_place_hash(version: str, kubelet: Mapping[str, Any], image: str, rotations: Mapping[str, str | None]) -> str:
+    """Digest of the settings of a pool whose change is an in-place update: each machine is drained for it.
+
+    These are the settings for which other pools get new machines, as far as they may change in a pool with in-place
+    updates: Kubernetes minor, reservations of the kubelet, version of the machine image, and rotations
+    (``rotations_of_pool``). Node agents apply other settings at once.
+    """
+    facts = {
+        "minor": ".".join(version.split(".")[:2]),
+        "image": image,
+        "kubelet": _fixed_settings(kubelet),
+        "rotation": dict(rotations),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def in_place_hash_of(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
+    """``in_place_hash`` of a pool in the spec of a Shoot."""
+    kubernetes = pool.get("kubernetes") or {}
+    return in_place_hash(
+        kubernetes.get("version") or shoot["spec"]["kubernetes"]["version"],
+        kubernetes.get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet") or {},
+        str(pool["machine"]["image"]["version"]),
+        rotations_of_pool(shoot, pool["name"]),
+    )
 
 
 def rotations_of_pool(shoot: Mapping[str, Any], pool: str) -> dict[str, str | None]:
@@ -177,6 +201,13 @@ def operating_system_config_names(shoot: Mapping[str, Any], pool: Mapping[str, A
     """Names of a pool's OperatingSystemConfigs with purpose ``provision`` and ``reconcile``."""
     key = node_agent_secret_name(shoot, pool)
     return f"{key}-init", f"{key}-original"
+
+
+def _fixed_settings(kubelet: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: kubelet.get(name) for name in _FIXED_KUBELET_SETTINGS},
+        "kubeReserved": KUBE_RESERVED | (kubelet.get("kubeReserved") or {}),
+    }
 
 
 def _rotation_of_pool(rotation: Mapping[str, Any], pool: str) -> str | None:
