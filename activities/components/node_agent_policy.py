@@ -9,14 +9,20 @@ from typing import Any
 
 from activities.components.operating_system_config import CHECKSUM_APPLIED
 from api import constants
+from api.machine import in_place
 
 NAME = "gardener-node-agent.gardener.cloud"
 LEASE_PREFIX = "gardener-node-agent-"
 
 _USER = constants.NODE_AGENT_USER_PREFIX
-_ANNOTATIONS = (CHECKSUM_APPLIED, constants.CERTIFICATE_ISSUERS, constants.REFUSED_CONFIGURATION)
+_ANNOTATIONS = (
+    CHECKSUM_APPLIED,
+    constants.CERTIFICATE_ISSUERS,
+    constants.REFUSED_CONFIGURATION,
+    in_place.FAILED_REASON,
+)
 """Annotations that a node agent writes to its Node; it also writes the labels in ``_LABELS``."""
-_LABELS = (constants.WORKER_KUBERNETES_VERSION,)
+_LABELS = (constants.WORKER_KUBERNETES_VERSION, in_place.RESULT)
 _API = "admissionregistration.k8s.io/v1"
 _IS_NODE = "request.resource.resource == 'nodes'"
 _NAME_OF_OBJECT = "(request.operation == 'DELETE' ? oldObject : object).metadata.name"

@@ -309,22 +309,32 @@ def node_labels(node: NodeConfig) -> dict[str, str]:
 
 
 def pool_secret(
-    osc: Mapping[str, Any], pool: str, key: str, secrets: Mapping[str, Mapping[str, str]]
+    osc: Mapping[str, Any],
+    pool: str,
+    key: str,
+    secrets: Mapping[str, Mapping[str, str]],
+    update: str = "",
 ) -> dict[str, Any]:
     """The Secret in kube-system that the pool's node agents apply: the spec, and additions of the OS extension.
 
     ``secrets``: base64 data, by name, of the Secrets to which files refer; the result holds their content inline.
+    ``update``: hash of the pool's in-place update (``api.names.in_place_hash``): a node agent applies a config with
+    another hash only once its node is drained.
 
     Raises KeyError if such a Secret is missing.
     """
     spec, status = osc["spec"], osc.get("status") or {}
+    in_place = "inPlaceUpdates" in spec
+    command = (status.get("inPlaceUpdates") or {}).get("osUpdate")
+    os_update = {"osUpdate": command} if command else {}
     files = [_resolved(file, secrets) for file in (*(spec.get("files") or ()), *(status.get("extensionFiles") or ()))]
     document = {
         "apiVersion": resources.OPERATING_SYSTEM_CONFIG.api_version,
         "kind": "OperatingSystemConfig",
         "metadata": {"name": osc["metadata"]["name"]},
         "spec": {
-            **{name: spec[name] for name in ("type", "purpose", "criConfig", "inPlaceUpdates") if name in spec},
+            **{name: spec[name] for name in ("type", "purpose", "criConfig") if name in spec},
+            **({"inPlaceUpdates": {**spec["inPlaceUpdates"], "hash": update, **os_update}} if in_place else {}),
             "files": files,
             "units": [*(spec.get("units") or ()), *(status.get("extensionUnits") or ())],
         },

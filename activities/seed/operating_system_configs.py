@@ -26,10 +26,13 @@ from activities.seed.secrets import ssh_public_keys
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.decisions import ssh
+from api.decisions.in_place_updates import MANUAL, outdated
 from api.errors import ErrorCode
 from api.names import (
     container_runtime_labels,
+    in_place_hash_of,
     internal_api_domain,
+    is_updated_in_place,
     node_agent_secret_name,
     operating_system_config_names,
 )
@@ -43,6 +46,8 @@ _FORMER = "gardener-node-agent"
 """Name of the roles and bindings that earlier versions gave all node agents; also the begin of the names of others."""
 _QUOTED = 300
 """Maximum number of characters that an error quotes of an annotation of a Node."""
+_ARRIVE_SECONDS = 20
+"""Seconds that the resource manager may take to write the Secrets of the pools into the shoot."""
 _APPLY_SECONDS = 3 * 60
 """Seconds that a node may take to apply its configuration once it is its turn. Source: spec/extensions.md 7, step 8."""
 
@@ -90,17 +95,7 @@ class OperatingSystemConfigActivities:
         view = await self._clusters.cluster(task.technical_id)
         pool_secrets = []
         for pool in view.pools:
-            key = node_agent_secret_name(view.shoot, pool)
-            _, name = operating_system_config_names(view.shoot, pool)
-            osc = await self._clusters.seed.get(resources.OPERATING_SYSTEM_CONFIG, name, task.technical_id)
-            try:
-                pool_secrets.append(config.pool_secret(osc, pool["name"], key, await self._referenced(task, osc)))
-            except KeyError as missing:
-                raise permanent(
-                    ErrorCode.CONFIGURATION_PROBLEM,
-                    f"a file of OperatingSystemConfig {task.technical_id}/{name} refers to {missing} of a Secret, "
-                    "which does not exist",
-                ) from None
+            pool_secrets.append(await _pool_secret(self._clusters.seed, task, view, pool))
         former = await self._former_rights(task)
         objects = [*config.rbac(), *node_agent_policy.objects(), *pool_secrets]
         for item in managed_resource(MANAGED_RESOURCE, task.technical_id, objects):
@@ -144,13 +139,17 @@ class OperatingSystemConfigActivities:
     async def wait_os_configs_applied(self, task: ShootTask) -> TaskResult:
         """Wait until the node agent of every node has applied the configuration of its pool.
 
-        Nodes that are being deleted do not count.
+        Nodes that are being deleted do not count, nor do those of pools whose manual in-place update is pending.
 
         Raises:
             ApplicationError: retryable, with the names of the nodes that have not applied it.
         """
         view = await self._clusters.cluster(task.technical_id)
-        keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in view.pools}
+        # The nodes of these pools apply it when their owner lets them.
+        worker = await self._clusters.seed.find(resources.WORKER, task.shoot.name, task.technical_id)
+        waiting = outdated(view.shoot, worker)[MANUAL]
+        pools = [pool for pool in view.pools if pool["name"] not in waiting]
+        keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in pools}
         shoot = await self._clusters.shoot(task.technical_id)
         nodes = Cache(shoot, resources.NODE, keep=_configured)
         secrets = Cache(shoot, resources.SECRET, "kube-system", labels="gardener.cloud/role=operating-system-config")
@@ -185,15 +184,62 @@ class OperatingSystemConfigActivities:
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
-    async def _referenced(self, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
-        """Data, in base64, of the Secrets from which files take their content."""
-        files = [*(osc["spec"].get("files") or ()), *((osc.get("status") or {}).get("extensionFiles") or ())]
-        names = {file["content"]["secretRef"]["name"] for file in files if file["content"].get("secretRef")}
-        found = {}
-        for name in sorted(names):
-            secret = await self._clusters.seed.find(resources.SECRET, name, task.technical_id)
-            found[name] = (secret or {}).get("data") or {}
-        return found
+
+async def wait_updates_described(clusters: Clusters, task: ShootTask, view: ClusterView) -> None:
+    """Wait until the shoot has the present configurations of its pools with in-place updates.
+
+    The Worker is written after that, so that a node agent whose node is released for an update finds the configuration
+    that the update is about, and does not report that it has nothing to do. A second run finds the Secrets.
+
+    Raises:
+        ApplicationError: ``NotReady`` (retryable) if a Secret does not arrive within 20 s.
+    """
+    pools = [pool for pool in view.pools if is_updated_in_place(pool)]
+    wanted = [await _pool_secret(clusters.seed, task, view, pool) for pool in pools]
+    shoot = await clusters.shoot(task.technical_id) if wanted else None
+    for each in wanted:
+        name, checksum = each["metadata"]["name"], _annotation(each, config.CHECKSUM_OF_SECRET)
+
+        def is_there(live: Mapping[str, Any] | None, checksum: str = checksum) -> bool:
+            return live is not None and _annotation(live, config.CHECKSUM_OF_SECRET) == checksum
+
+        assert shoot is not None
+        try:
+            async with Cache(shoot, resources.SECRET, "kube-system", fields=f"metadata.name={name}") as secrets:
+                await heartbeating(secrets.wait_for(name, "kube-system", is_there, _ARRIVE_SECONDS))
+        except TimeoutError:
+            raise ApplicationError(
+                f"Secret kube-system/{name} of shoot {task.technical_id} does not have the configuration of its pool: "
+                f"read ManagedResource {task.technical_id}/{MANAGED_RESOURCE} and the log of gardener-resource-manager",
+                type="NotReady",
+            ) from None
+
+
+async def _pool_secret(seed: KubeClient, task: ShootTask, view: ClusterView, pool: Mapping[str, Any]) -> dict[str, Any]:
+    """The Secret with a pool's configuration. Raises ApplicationError if a file refers to a Secret that is missing."""
+    key = node_agent_secret_name(view.shoot, pool)
+    _, name = operating_system_config_names(view.shoot, pool)
+    osc = await seed.get(resources.OPERATING_SYSTEM_CONFIG, name, task.technical_id)
+    update = in_place_hash_of(view.shoot, pool) if is_updated_in_place(pool) else ""
+    try:
+        return config.pool_secret(osc, pool["name"], key, await _referenced(seed, task, osc), update)
+    except KeyError as missing:
+        raise permanent(
+            ErrorCode.CONFIGURATION_PROBLEM,
+            f"a file of OperatingSystemConfig {task.technical_id}/{name} refers to {missing} of a Secret, "
+            "which does not exist",
+        ) from None
+
+
+async def _referenced(seed: KubeClient, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+    """Data, in base64, of the Secrets from which files take their content."""
+    files = [*(osc["spec"].get("files") or ()), *((osc.get("status") or {}).get("extensionFiles") or ())]
+    names = {file["content"]["secretRef"]["name"] for file in files if file["content"].get("secretRef")}
+    found = {}
+    for name in sorted(names):
+        secret = await seed.find(resources.SECRET, name, task.technical_id)
+        found[name] = (secret or {}).get("data") or {}
+    return found
 
 
 async def _is_authorized(shoot: KubeClient) -> bool:

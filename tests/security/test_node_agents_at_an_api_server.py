@@ -54,6 +54,7 @@ async def agent(shoot: Shoot, admin: KubeClient) -> AsyncIterator[KubeClient]:
 
 
 ADDRESS = {"status": {"addresses": [{"type": "InternalIP", "address": "10.6.6.6"}]}}
+UPDATED = {"metadata": {"labels": {"node.machine.sapcloud.io/update-result": "successful"}}}
 REBOOT = {"metadata": {"annotations": {"worker.gardener.cloud/restart-systemd-services": "reboot.target"}}}
 ATTACKS: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
     "reads the Secret of another pool": lambda agent: agent.get(SECRET, POOLS[OTHER], "kube-system"),
@@ -65,6 +66,7 @@ ATTACKS: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
     "reads another Node": lambda agent: agent.get(NODE, OTHER),
     "lists all Nodes": lambda agent: agent.list(NODE),
     "patches another Node": lambda agent: agent.patch(NODE, OTHER, None, REBOOT),
+    "tells the result of the in-place update of another Node": lambda agent: agent.patch(NODE, OTHER, None, UPDATED),
     "patches the status of another Node": lambda agent: agent.request(
         "PATCH",
         f"{NODE.path()}/{OTHER}/status",

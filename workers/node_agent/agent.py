@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,8 @@ from typing import Any
 import yaml
 
 from api import constants
-from api.decisions.conditions import find_condition
 from api.durations import parse_duration
+from api.machine import in_place
 from api.resources import LEASE, NODE, SECRET
 from api.times import micro_timestamp
 from kube.cache import Cache
@@ -43,9 +44,13 @@ _CERTIFICATES = {
 }
 _QUOTED = 300
 """Maximum number of characters of the kubelet's log in an annotation."""
-_IN_PLACE_UPDATE = "InPlaceUpdate"
-_UPDATE_STARTS = frozenset({"ReadyForUpdate", "UpdateFailed"})
-"""Type of the Node's condition about an in-place update, and the reasons with which the update may start."""
+_UPDATE_STARTS = frozenset({in_place.IS_READY, in_place.HAS_FAILED})
+"""Reasons of the Node's condition about an in-place update with which the update may start."""
+_OS_UPDATE_AGAIN, _OS_UPDATE_SECONDS = 30.0, 5 * 60.0
+"""Pause between two runs of the command that updates the operating system, and the time after which the command counts
+as failed. Source: spec/extensions.md 7, step 9."""
+_PASSING = re.compile("network problems", re.IGNORECASE)
+"""Words in the error of the command if another run may succeed. Source: spec/extensions.md 7, step 9."""
 _RETRY_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
 
@@ -78,6 +83,8 @@ class NodeAgent:
         self._changed = asyncio.Event()
         self._start_seconds, self._stable_seconds = start_seconds, stable_seconds
         self._delayed: tuple[str, float] | None = None
+        self._failed_update = ("", "", 0.0)
+        """Checksum of the config whose command for the operating system has failed, why, and when to run it again."""
 
     async def run(self) -> None:
         """Reconcile on each change of Secret or Node, and every ``sync_period``."""
@@ -144,6 +151,8 @@ class NodeAgent:
         if node is not None and self._waits_for_drain(node, document):
             log.info("operating system config %s waits for node condition InPlaceUpdate, ReadyForUpdate", checksum[:12])
             return period
+        if node is not None and (failure := await self._update_system(document, checksum, period)):
+            return await self._tell_update(node, checksum, failure, period)
         if self._applier.last_applied() != document or (node is not None and applied != checksum):
             # If the kubelet does not run anyway, the configuration before is no better.
             if await self._applier.apply(document, on_trial=await self._system.kubelet_answers()):
@@ -158,6 +167,8 @@ class NodeAgent:
         if applied != checksum or constants.REFUSED_CONFIGURATION in _annotations(node):
             await self._tell_node(checksum)
         await self._tell_issuers(node)
+        if "inPlaceUpdates" in document["spec"]:
+            return await self._tell_update(node, checksum, "", period)
         return period
 
     def _waits_for_drain(self, node: Object, document: Mapping[str, Any]) -> bool:
@@ -166,11 +177,83 @@ class NodeAgent:
         The Node's condition says when it is drained. A failed update is tried again without another drain.
         Source: spec/extensions.md 7, step 9.
         """
-        before = (self._applier.last_applied().get("spec") or {}).get("inPlaceUpdates")
-        if before is None or before == document["spec"].get("inPlaceUpdates"):
+        before = _in_place_updates(self._applier.last_applied())
+        if not before or before.get("hash") == _in_place_updates(document).get("hash"):
             return False
-        condition = find_condition(node, _IN_PLACE_UPDATE)
-        return condition is None or condition.get("reason") not in _UPDATE_STARTS
+        return in_place.reason_of(node) not in _UPDATE_STARTS
+
+    async def _update_system(self, document: Mapping[str, Any], checksum: str, period: float) -> str:
+        """Update the operating system if its version has changed. Returns why that has failed, empty if it has not.
+
+        A failed command is repeated for another config, after a restart of this process, or, if the network was the
+        cause, after ``period`` seconds.
+        """
+        before, wanted = _in_place_updates(self._applier.last_applied()), _in_place_updates(document)
+        version = before.get("operatingSystemVersion")
+        if version is None or version == wanted.get("operatingSystemVersion", version):
+            return ""
+        now = asyncio.get_running_loop().time
+        failed, why, again = self._failed_update
+        if failed == checksum and now() < again:
+            return why
+        try:
+            await self._run_system_update(wanted)
+        except CommandFailed as error:
+            log.error("updating the operating system for config %s: %s", checksum[:12], error)
+            again = now() + period if _PASSING.search(str(error)) else math.inf
+            self._failed_update = (checksum, str(error)[:_QUOTED], again)
+            return self._failed_update[1]
+        return ""
+
+    async def _run_system_update(self, wanted: Mapping[str, Any]) -> None:
+        """Run the command with which the extension of the operating system updates it.
+
+        The command is repeated after a run that was interrupted, for example because it has restarted the machine: by
+        the extension's contract it does nothing if the version is there. Raises CommandFailed.
+        """
+        version, update = wanted["operatingSystemVersion"], wanted.get("osUpdate")
+        if not update:
+            raise CommandFailed(f"the extension of the operating system names no command that updates it to {version}")
+        log.info("updating the operating system to version %s", version)
+        now = asyncio.get_running_loop().time
+        deadline = now() + _OS_UPDATE_SECONDS
+        while True:
+            try:
+                return await self._system.run(update["command"], *(update.get("args") or ()))
+            except CommandFailed as error:
+                if not _PASSING.search(str(error)) or now() + _OS_UPDATE_AGAIN >= deadline:
+                    raise
+                log.warning("updating the operating system: %s; again in %.0f s", error, _OS_UPDATE_AGAIN)
+            await asyncio.sleep(_OS_UPDATE_AGAIN)  # a network sends no event
+
+    async def _tell_update(self, seen: Object, checksum: str, failure: str, period: float) -> float:
+        """Write the result of an in-place update into the Node, if the machine-controller-manager waits for it.
+
+        The result is about the config that the API server has at this time. The Node is read first, and written only
+        if it has not changed since: so no result is about a config that is older than what the
+        machine-controller-manager last wrote into the Node. Raises Conflict if the Node has changed.
+        """
+        result = in_place.FAILED if failure else in_place.SUCCESSFUL
+
+        def is_awaited(node: Object) -> bool:
+            told = (in_place.result_of(node), _annotations(node).get(in_place.FAILED_REASON, ""))
+            return in_place.reason_of(node) in _UPDATE_STARTS and told != (result, failure)
+
+        if not is_awaited(seen) or not is_awaited(node := await self._client.get(NODE, self._node_name)):
+            return period
+        live = await self._client.get(SECRET, self._config.secret_name, "kube-system")
+        if hashlib.sha256(base64.b64decode(live["data"][_SECRET_KEY])).hexdigest() != checksum:
+            return _RETRY_SECONDS
+        patch = {
+            "metadata": {
+                "resourceVersion": node["metadata"]["resourceVersion"],
+                "labels": {in_place.RESULT: result},
+                "annotations": {in_place.FAILED_REASON: failure or None},
+            }
+        }
+        await self._client.patch(NODE, self._node_name, None, patch)
+        log.info("in-place update: %s", failure or result)
+        return period
 
     async def _restart_self(self, period: float) -> float:
         log.info("restarting: the files of the node agent have changed")
@@ -206,6 +289,9 @@ class NodeAgent:
         if node is not None and _annotations(node).get(constants.REFUSED_CONFIGURATION) != told:
             patch = {"metadata": {"annotations": {constants.REFUSED_CONFIGURATION: told}}}
             await self._client.patch(NODE, self._node_name, None, patch)
+        if node is not None and _in_place_updates(self._applier.last_applied()):
+            checksum, why = self._applier.refused
+            return await self._tell_update(node, checksum, f"the kubelet does not start: {why}"[:_QUOTED], period)
         return period
 
     def _still_delayed(self, node: Object | None, checksum: str) -> float:
@@ -284,6 +370,10 @@ def _last_error(lines: Sequence[str]) -> str:
     last = (errors or [line for line in lines if line.strip()] or ["its journal is empty"])[-1]
     words = re.sub(r"^[EF]\d{4} [\d:.]+\s+\d+ [\w.-]+:\d+\] ", "", last).strip()
     return words[:_QUOTED]
+
+
+def _in_place_updates(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (document.get("spec") or {}).get("inPlaceUpdates") or {}
 
 
 def _annotations(item: Mapping[str, Any] | None) -> Mapping[str, str]:

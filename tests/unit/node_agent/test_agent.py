@@ -20,6 +20,7 @@ from tests.unit.node_agent.fake_system import FakeSystem
 from workers.node_agent import agent as agent_module
 from workers.node_agent.agent import NodeAgent, _seconds
 from workers.node_agent.config import NodeAgentConfig
+from workers.node_agent.system import CommandFailed
 
 NODES, SECRETS, LEASES = "/api/v1/nodes", "/api/v1/secrets", "/apis/coordination.k8s.io/v1/leases"
 CHECKSUM = "checksum/cloud-config-data"
@@ -98,43 +99,192 @@ async def test_a_new_configuration_is_applied_at_once(api: ApiServer, agent: Nod
     assert system.path("/etc/marker").read_text() == "two"
 
 
+def updates(text: str, hash_: str, system: str = "1.0.0", command: list[str] | None = None) -> dict[str, Any]:
+    """Document of a pool with in-place updates."""
+    document = content(text)
+    document["spec"]["inPlaceUpdates"] = {"operatingSystemVersion": system, "kubelet": "1.36.1", "hash": hash_}
+    if command:
+        document["spec"]["inPlaceUpdates"]["osUpdate"] = {"command": command[0], "args": command[1:]}
+    return document
+
+
+def put_document(api: ApiServer, document: dict[str, Any]) -> str:
+    """Write the pool's Secret; returns the checksum."""
+    data = json.dumps(document).encode()
+    metadata = {"name": "pool", "namespace": "kube-system"}
+    api.put(SECRETS, {"metadata": metadata, "data": {"osc.yaml": base64.b64encode(data).decode()}})
+    return hashlib.sha256(data).hexdigest()
+
+
+def set_reason(api: ApiServer, reason: str, **labels: Any) -> None:
+    """Write into the Node as the machine-controller-manager does."""
+    live = api.find(NODES, "machine-1") or {}
+    condition = {"type": "InPlaceUpdate", "status": "True", "reason": reason}
+    metadata = {**live["metadata"], "labels": {**live["metadata"].get("labels", {}), **labels}}
+    api.put(NODES, {**live, "metadata": metadata, "status": {"conditions": [condition]}})
+
+
+def result(api: ApiServer) -> tuple[str, str]:
+    metadata = (api.find(NODES, "machine-1") or {})["metadata"]
+    label = (metadata.get("labels") or {}).get("node.machine.sapcloud.io/update-result") or ""
+    return label, metadata["annotations"].get("node.machine.sapcloud.io/update-failed-reason") or ""
+
+
+async def start_with(api: ApiServer, document: dict[str, Any]) -> None:
+    api.put(NODES, node())
+    first = put_document(api, document)
+    await until(lambda: applied(api) == first)
+
+
 @pytest.mark.parametrize("reason", ["ReadyForUpdate", "UpdateFailed"])
 async def test_an_in_place_update_starts_only_once_its_node_is_drained(
     api: ApiServer, agent: NodeAgent, system: FakeSystem, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
     """Its pods would be interrupted while they run. Other changes of such a pool need no drain."""
     caplog.set_level("INFO")
+    await start_with(api, updates("one", "a"))
+    before = put_document(api, updates("two", "a"))
+    await until(lambda: applied(api) == before)
 
-    def versioned(text: str, kubelet: str) -> tuple[dict[str, Any], str]:
-        document = content(text)
-        document["spec"]["inPlaceUpdates"] = {"operatingSystemVersion": "1.0.0", "kubelet": kubelet}
-        data = json.dumps(document).encode()
-        metadata = {"name": "pool", "namespace": "kube-system"}
-        return {"metadata": metadata, "data": {"osc.yaml": base64.b64encode(data).decode()}}, hashlib.sha256(
-            data
-        ).hexdigest()
-
-    async def is_applied(expected: str) -> None:
-        await until(lambda: applied(api) == expected)
-
-    api.put(NODES, node())
-    for text in ("one", "two"):
-        found, expected = versioned(text, "1.36.1")
-        api.put(SECRETS, found)
-        await is_applied(expected)
-
-    found, updated = versioned("three", "1.37.1")
-    api.put(SECRETS, found)
+    wanted = put_document(api, updates("three", "b"))
     await until(lambda: "waits for node condition InPlaceUpdate" in caplog.text)
+    set_reason(api, "SelectedForUpdate")
     assert system.path("/etc/marker").read_text() == "two"
-    assert applied(api) == expected
+    assert applied(api) == before
+    assert result(api) == ("", "")
 
-    live = api.find(NODES, "machine-1") or {}
-    for told in ("SelectedForUpdate", reason):
-        condition = {"type": "InPlaceUpdate", "status": "True", "reason": told}
-        api.put(NODES, {**live, "status": {"conditions": [condition]}})
-    await is_applied(updated)
+    set_reason(api, reason)
+    await until(lambda: applied(api) == wanted)
     assert system.path("/etc/marker").read_text() == "three"
+    await until(lambda: result(api) == ("successful", ""))
+
+
+async def test_an_update_with_nothing_to_do_is_successful(api: ApiServer, agent: NodeAgent) -> None:
+    """A machine that was created after the change has the newest config from its first boot."""
+    await start_with(api, updates("one", "a"))
+    await asyncio.sleep(0.1)
+    assert result(api) == ("", ""), "no update is awaited"
+    set_reason(api, "ReadyForUpdate")
+    await until(lambda: result(api) == ("successful", ""))
+
+
+async def test_a_result_is_told_again_when_the_update_is_wanted_again(api: ApiServer, agent: NodeAgent) -> None:
+    await start_with(api, updates("one", "a"))
+    set_reason(api, "ReadyForUpdate")
+    await until(lambda: result(api) == ("successful", ""))
+    set_reason(api, "ReadyForUpdate", **{"node.machine.sapcloud.io/update-result": ""})
+    await until(lambda: result(api) == ("successful", ""))
+
+
+async def test_a_result_is_not_told_for_a_config_that_is_older_than_the_request(
+    api: ApiServer, agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user changes the pool back while its machine is updated: the result of the former config must not count."""
+    await start_with(api, updates("one", "a"))
+    client = agent._client
+    reads: list[str] = []
+    original = client.get
+
+    async def get(res: Any, name: str, namespace: str | None = None) -> Any:
+        found = await original(res, name, namespace)
+        if res.kind == "Node" and not reads:
+            reads.append(name)
+            put_document(api, updates("two", "b"))
+            set_reason(api, "ReadyForUpdate")
+        return found
+
+    written: list[Any] = []
+    patch = client.patch
+
+    async def record(res: Any, name: str, namespace: str | None, body: Any, **options: Any) -> Any:
+        answer = await patch(res, name, namespace, body, **options)
+        if "node.machine.sapcloud.io/update-result" in (body["metadata"].get("labels") or {}):
+            written.append(applied(api))
+        return answer
+
+    monkeypatch.setattr(client, "get", get)
+    monkeypatch.setattr(client, "patch", record)
+    set_reason(api, "ReadyForUpdate")
+    await until(lambda: written)
+    assert written == [hashlib.sha256(json.dumps(updates("two", "b")).encode()).hexdigest()]
+
+
+async def test_a_kubelet_that_does_not_start_fails_the_update(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    def kubelet(text: str, hash_: str) -> dict[str, Any]:
+        document = updates(text, hash_)
+        document["spec"]["units"] = [
+            {"name": "kubelet.service", "content": text, "enable": True, "command": "start", "filePaths": []}
+        ]
+        return document
+
+    unit = system.path("/etc/systemd/system/kubelet.service")
+    system.kubelet_starts = lambda: not unit.exists() or unit.read_text() != "bad"
+    system.journal = ["E1126 10:00:00.000000       1 run.go:72] unknown flag"]
+    await start_with(api, kubelet("good", "a"))
+    set_reason(api, "ReadyForUpdate")
+    put_document(api, kubelet("bad", "b"))
+    await until(lambda: result(api)[0] == "failed")
+    assert result(api)[1] == "the kubelet does not start: unknown flag"
+    assert unit.read_text() == "good"
+
+    set_reason(api, "UpdateFailed")
+    mended = put_document(api, kubelet("better", "b"))
+    await until(lambda: applied(api) == mended)
+    await until(lambda: result(api) == ("successful", ""))
+
+
+async def test_the_operating_system_is_updated_before_the_config_is_applied(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    command = ["/opt/update", "1.0.1"]
+    await start_with(api, updates("one", "a"))
+    set_reason(api, "ReadyForUpdate")
+    wanted = put_document(api, updates("two", "b", "1.0.1", command))
+    await until(lambda: applied(api) == wanted)
+    await until(lambda: result(api) == ("successful", ""))
+    assert system.commands.count("/opt/update 1.0.1") == 1
+
+
+@pytest.mark.parametrize("command", [["/opt/update", "1.0.1"], None])
+async def test_a_failed_update_of_the_operating_system_changes_nothing_else(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, command: list[str] | None
+) -> None:
+    system.fails.add("/opt/update 1.0.1")
+    await start_with(api, updates("one", "a"))
+    set_reason(api, "ReadyForUpdate")
+    put_document(api, updates("two", "b", "1.0.1", command))
+    await until(lambda: result(api)[0] == "failed")
+    assert ("exit status 1" if command else "names no command") in result(api)[1]
+    assert system.path("/etc/marker").read_text() == "one"
+    set_reason(api, "UpdateFailed")
+    await asyncio.sleep(0.1)
+    assert system.commands.count("/opt/update 1.0.1") == (1 if command else 0), "the fault lasts"
+
+    before = put_document(api, updates("one", "a"))
+    await until(lambda: result(api) == ("successful", ""))
+    assert applied(api) == before
+
+
+async def test_a_network_fault_of_the_update_is_waited_for(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "_OS_UPDATE_AGAIN", 0.01)
+    original, failures = system.run, [1, 1]
+
+    async def run(*command: str) -> None:
+        await original(*command)
+        if command[0] == "/opt/update" and failures:
+            failures.pop()
+            raise CommandFailed("/opt/update: exit status 1: network problems")
+
+    monkeypatch.setattr(system, "run", run)
+    await start_with(api, updates("one", "a"))
+    set_reason(api, "ReadyForUpdate")
+    put_document(api, updates("two", "b", "1.0.1", ["/opt/update"]))
+    await until(lambda: result(api) == ("successful", ""))
+    assert system.commands.count("/opt/update") == 3
 
 
 async def test_an_update_waits_for_its_turn(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:

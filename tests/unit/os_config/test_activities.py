@@ -19,7 +19,7 @@ from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_operations import Extensions
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
-from api.names import node_agent_secret_name
+from api.names import in_place_hash_of, node_agent_secret_name
 from kube.cache import Caches
 from kube.errors import NotFound
 from tests.unit.kube.api_server import ApiServer
@@ -28,6 +28,7 @@ NAMESPACE = "shoot--local--demo"
 OSCS = "/apis/extensions.gardener.cloud/v1alpha1/operatingsystemconfigs"
 MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 SECRETS, NODES = "/api/v1/secrets", "/api/v1/nodes"
+WORKERS = "/apis/extensions.gardener.cloud/v1alpha1/workers"
 RBAC, AGENT = "/apis/rbac.authorization.k8s.io/v1", "gardener-node-agent"
 POOL: dict[str, Any] = {"name": "a", "machine": {"type": "local", "image": {"name": "local", "version": "1"}}}
 SHOOT: dict[str, Any] = {
@@ -337,3 +338,73 @@ async def test_nodes_with_an_old_configuration_are_named(
         await activities.wait_os_configs_applied(TASK)
     assert "n1" in str(failed.value)
     assert not failed.value.non_retryable
+
+
+def in_place(strategy: str, version: str) -> dict[str, Any]:
+    """The Shoot with pool ``a`` updated in place to a version of its image."""
+    image = {"name": "local", "version": version}
+    pool = {**POOL, "updateStrategy": strategy, "machine": {"type": "local", "image": image}}
+    return {**SHOOT, "spec": {**SHOOT["spec"], "provider": {"type": "local", "workers": [pool, {**POOL, "name": "b"}]}}}
+
+
+async def set_updated(clusters: Any, seed: ApiServer, strategy: str, version: str, updated: str) -> ClusterView:
+    """Change the version of pool ``a``; all its machines have version ``updated``."""
+    view: ClusterView = await clusters.cluster(NAMESPACE)
+    view.cluster["spec"]["shoot"] = in_place(strategy, version)
+    before = in_place(strategy, updated)
+    hashes = {"a": in_place_hash_of(before, before["spec"]["provider"]["workers"][0])}
+    status = {"inPlaceUpdates": {"workerPoolToHashMap": hashes}}
+    seed.put(WORKERS, {"metadata": {"name": "demo", "namespace": NAMESPACE}, "spec": {}, "status": status})
+    return view
+
+
+@pytest.mark.parametrize(
+    ("strategy", "updated", "waits"),
+    [("ManualInPlaceUpdate", "1", False), ("ManualInPlaceUpdate", "2", True), ("AutoInPlaceUpdate", "1", True)],
+)
+async def test_nodes_whose_owner_decides_about_their_update_are_not_waited_for(
+    activities: OperatingSystemConfigActivities,
+    clusters: Any,
+    seed: ApiServer,
+    shoot: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    updated: str,
+    waits: bool,
+) -> None:
+    monkeypatch.setattr(module, "_APPLY_SECONDS", 3)
+    monkeypatch.setattr(ClusterView, "longest_update_delay", 0)
+    await set_updated(clusters, seed, strategy, "2", updated)
+    of_a = pool_secret("a", "new-a")
+    of_a["metadata"]["name"] = "gardener-node-agent-a"
+    shoot.put(SECRETS, of_a)
+    shoot.put(SECRETS, pool_secret("b", "new-b"))
+    shoot.put(NODES, node("n1", "a", "old"))
+    shoot.put(NODES, node("n2", "b", "new-b"))
+    if waits:
+        with pytest.raises(ApplicationError, match="n1"):
+            await activities.wait_os_configs_applied(TASK)
+    else:
+        await activities.wait_os_configs_applied(TASK)
+
+
+async def test_the_worker_of_an_in_place_update_waits_for_the_configuration_in_the_shoot(
+    activities: OperatingSystemConfigActivities,
+    clusters: Any,
+    seed: ApiServer,
+    shoot: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node agent that is released with the former configuration would report that it has nothing to do."""
+    monkeypatch.setattr(module, "_ARRIVE_SECONDS", 3)
+    view = await set_updated(clusters, seed, "AutoInPlaceUpdate", "2", "1")
+    await activities.deploy_os_configs(TASK)
+    wanted = await module._pool_secret(clusters.seed, TASK, view, view.pools[0])
+    former = {**wanted, "metadata": {**wanted["metadata"], "annotations": {"checksum/data-script": "old"}}}
+    shoot.put(SECRETS, former)
+    with pytest.raises(ApplicationError, match="kube-system/gardener-node-agent-a") as failed:
+        await module.wait_updates_described(clusters, TASK, view)
+    assert not failed.value.non_retryable
+
+    shoot.put(SECRETS, wanted)
+    await module.wait_updates_described(clusters, TASK, view)
