@@ -18,8 +18,8 @@ class MachineControllerManagerConfig(ApiModel):
     In its pod only ``namespace`` must be set. The process uses the seed with the pod's ServiceAccount. That needs these
     rights in its own namespace: ``machine.sapcloud.io`` machinedeployments, machinesets, machines, machineclasses and
     their ``/status`` (all verbs), and secrets (get, list, watch). In the shoot, the user of ``shoot_kubeconfig`` needs
-    these rights: nodes (get, list, watch, patch, delete), pods (list, delete), pods/eviction (create),
-    poddisruptionbudgets (list), and in kube-system secrets (create, get, delete).
+    these rights: nodes (get, list, watch, patch, delete), nodes/status (patch), pods (list, delete),
+    pods/eviction (create), poddisruptionbudgets (list), and in kube-system secrets (create, get, delete).
     """
 
     namespace: str
@@ -33,5 +33,7 @@ class MachineControllerManagerConfig(ApiModel):
     """A machine whose node has not become Ready within this time is Failed and replaced. Gardener's default."""
     health_timeout: timedelta = timedelta(minutes=10)
     """A machine whose node has not been Ready for this long is Failed and replaced. Gardener's default."""
+    in_place_update_timeout: timedelta = timedelta(minutes=20)
+    """If the node agent has not updated its machine within this time, the update has failed. Gardener's default."""
     drain_timeout: timedelta = timedelta(hours=2)
     """After this time, pods that could not be evicted are deleted with their machine. Gardener's default."""

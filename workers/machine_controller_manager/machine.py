@@ -2,13 +2,13 @@
 
 import base64
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from api.constants import KUBELET_ERROR
-from api.decisions.conditions import find_condition
 from api.decisions.workload_identity import PURPOSE, TOKEN_REQUESTOR
+from api.machine import in_place
 from api.machine.codes import MachineCode
 from api.machine.names import FORCE_DELETION_LABEL, KUBELET_SAYS, NODE_LABEL, USER_DATA_KEY
 from api.machine.objects import is_deleting, phase_of
@@ -22,6 +22,7 @@ from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.bootstrap import delete_token, ensure_token, fill_in
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import Driver, MachineError, Machines, ResolvedClass
+from workers.machine_controller_manager.machine_update import MachineUpdate
 from workers.machine_controller_manager.nodes import StayingPod
 from workers.machine_controller_manager.objects import age_of, duration, hold, release, write_status
 
@@ -45,9 +46,6 @@ _QUOTED = 300
 """Maximum number of characters of the kubelet's error in a Machine's status: a machine writes it."""
 LEASE_PREFIX, LEASE_NAMESPACE = "gardener-node-agent-", "kube-system"
 """Prefix of the name, and namespace, of the Lease of a machine's node agent."""
-_UNREADY_DRAIN = timedelta(minutes=5)
-"""A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
-Gardener."""
 
 
 class MachineController:
@@ -70,6 +68,7 @@ class MachineController:
         self._machines = seed_caches.of(MACHINE, config.namespace)
         self._nodes = shoot_caches.of(NODE)
         self._watched: set[Machines] = set()
+        self._update = MachineUpdate(seed, shoot, config)
         self._controller = Controller("machines", self._reconcile, workers=20, longest_delay=15.0)
         self._controller.watch(self._machines)
         self._controller.watch(self._nodes, keys=self._machine_of_node, when=_matters)
@@ -121,10 +120,17 @@ class MachineController:
             return None
         node = self._nodes.get(machine["metadata"]["name"])
         if node is None:
+            if in_place.is_under_way(machine) and phase_of(machine) in in_place.PHASES:
+                return await self._update.advance(machine, None)
             return await self._without_node(machine)
         spec = machine["spec"]
         if patch := nodes.template_patch(node, spec.get("nodeTemplate") or {}, spec.get("providerID")):
             await self._shoot.patch(NODE, node["metadata"]["name"], None, patch)
+        if in_place.is_under_way(machine):
+            return await self._update.advance(machine, node)
+        if in_place.annotation(machine, in_place.SINCE):
+            await self._update.finish(machine, node)
+            return Requeue(0)
         return await self._with_node(machine, node)
 
     async def _create(self, machine: Object, driver: Driver, class_: ResolvedClass) -> Object:
@@ -227,7 +233,7 @@ class MachineController:
         """Drain the node. Returns the pods to wait for: none once the node is empty, or the drain's timeout is over."""
         name = machine["metadata"]["name"]
         node = self._nodes.get(name)
-        if node is None or _unready_for(node) > _UNREADY_DRAIN:
+        if node is None or nodes.unready_for(node) > nodes.UNREADY_DRAIN:
             return []
         since, allowed = age_of(machine["metadata"]["deletionTimestamp"]), self._drain_timeout(machine)
         if since >= allowed:
@@ -384,8 +390,3 @@ def _matters(event: WatchEvent) -> bool:
         or before["metadata"].get("labels") != after["metadata"].get("labels")
         or before["spec"] != after["spec"]
     )
-
-
-def _unready_for(node: Mapping[str, Any]) -> timedelta:
-    ready = find_condition(node, "Ready")
-    return age_of(ready["lastTransitionTime"]) if ready and ready["status"] != "True" else timedelta(0)

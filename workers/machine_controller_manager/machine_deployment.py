@@ -8,15 +8,17 @@ from typing import Any
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.decisions.conditions import set_conditions
+from api.machine.in_place import SELECTED, UPDATED
 from api.machine.names import FIRST_TO_GO, NAME_LABEL, PRIORITY, TRIGGER_DELETION
-from api.machine.objects import chosen_machines, is_alive, is_deleting, owner_name, owner_uid
-from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
+from api.machine.objects import chosen_machines, is_alive, is_deleting, owner_name, owner_uid, phase_of
+from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET, NODE
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.errors import AlreadyExists, NotFound
+from kube.errors import AlreadyExists, Conflict, NotFound
 from kube.objects import controller_reference
+from workers.machine_controller_manager.in_place_rollout import InPlaceRollout
 from workers.machine_controller_manager.objects import hold, release, replacing, selector_of, write_status
 
 _HASH_LABEL = "machine-template-hash"
@@ -32,12 +34,18 @@ one."""
 class MachineDeploymentController:
     """Creates, scales and deletes MachineSets."""
 
-    def __init__(self, seed: KubeClient, caches: Caches, namespace: str) -> None:
+    def __init__(
+        self, seed: KubeClient, caches: Caches, shoot: KubeClient, shoot_caches: Caches, namespace: str
+    ) -> None:
         self._seed = seed
         self._namespace = namespace
+        self._machines, shoot_nodes = caches.of(MACHINE, namespace), shoot_caches.of(NODE)
+        self._in_place = InPlaceRollout(seed, shoot, shoot_nodes, namespace)
         self._controller = Controller("machine deployments", self._reconcile, longest_delay=15.0)
         self._controller.watch(caches.of(MACHINE_DEPLOYMENT, namespace))
         self._controller.watch(caches.of(MACHINE_SET, namespace), keys=self._owner)
+        self._controller.watch(self._machines, keys=self._deployment_of, when=_ends_update)
+        self._controller.watch(shoot_nodes, keys=self._deployment_of_node, when=_changes_selection)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -47,10 +55,23 @@ class MachineDeploymentController:
         name = owner_name(event.object, MACHINE_DEPLOYMENT.kind)
         return [Key(self._namespace, name)] if name else []
 
+    def _deployment_of(self, event: WatchEvent) -> list[Key]:
+        name = (event.object["metadata"].get("labels") or {}).get(NAME_LABEL)
+        return [Key(self._namespace, name)] if name else []
+
+    def _deployment_of_node(self, event: WatchEvent) -> list[Key]:
+        machine = self._machines.get(event.object["metadata"]["name"], self._namespace)
+        name = ((machine or {}).get("metadata", {}).get("labels") or {}).get(NAME_LABEL)
+        return [Key(self._namespace, name)] if name else []
+
     async def _reconcile(self, key: Key) -> None:
         found = await self._seed.find(MACHINE_DEPLOYMENT, key.name, self._namespace)
-        if found is not None:
+        if found is None:
+            return
+        try:
             await self._converge(found)
+        except Conflict as error:
+            raise TryAgain(f"MachineDeployment {key.name}: {error}", after=0.2) from None
 
     async def _converge(self, found: Object) -> None:
         sets = await self._sets(found)
@@ -72,7 +93,10 @@ class MachineDeploymentController:
             for each in sets:
                 if each is not new:
                     await self._share_settings(found, each)
-            await self._scale(found, new, old)
+            if in_place_strategy(found) is None:
+                await self._scale(found, new, old)
+            else:
+                await self._update_in_place(found, new, old)
         await write_status(self._seed, MACHINE_DEPLOYMENT, found, status(found, new, old))
 
     async def _prefer_chosen(self, found: Object) -> Object:
@@ -110,6 +134,18 @@ class MachineDeploymentController:
         live, wanted = old["spec"]["template"]["spec"], leaving_template(old, _template(found))
         if live != wanted:
             await self._patch(old, {"spec": {"template": {"spec": replacing(live, wanted)}}})
+
+    async def _update_in_place(self, found: Object, new: Object, old: Objects) -> None:
+        strategy = in_place_strategy(found) or {}
+        template = _template(found)
+        if changes := replacing(new["spec"]["template"]["spec"], template["spec"]):
+            await self._patch(new, {"spec": {"template": {"spec": changes}}})
+        manual = strategy.get("orchestrationType") == "Manual"
+        surge, unavailable = (0, 0) if manual else _bounds(strategy, int(found["spec"].get("replicas") or 0))
+        await self._in_place.advance(found, new, old, surge, unavailable, manual=manual)
+        for each in old:
+            if not each["spec"].get("replicas") and not (each.get("status") or {}).get("replicas"):
+                await self._delete(each)
 
     async def _scale(self, found: Object, new: Object, old: Objects) -> None:
         plan = plan_scaling(found["spec"], new, old)
@@ -209,8 +245,7 @@ def plan_scaling(spec: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[
     strategy = spec.get("strategy") or {}
     if strategy.get("type") == "Recreate":
         return Scaling(new_now, tuple(0 for _ in old))
-    rolling = strategy.get("rollingUpdate") or {}
-    surge, unavailable = _bounds(rolling, wanted)
+    surge, unavailable = _bounds(_rolling(spec), wanted)
     total = new_now + sum(have)
     grown = new_now if new_now >= wanted else min(wanted, new_now + max(0, wanted + surge - total))
     least = wanted - unavailable
@@ -238,8 +273,7 @@ def status(found: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mappi
         for field in ("replicas", "readyReplicas", "availableReplicas")
     }
     enough = (
-        counts["availableReplicas"]
-        >= wanted - _bounds((found["spec"].get("strategy") or {}).get("rollingUpdate") or {}, wanted)[1]
+        counts["availableReplicas"] >= wanted - _bounds(in_place_strategy(found) or _rolling(found["spec"]), wanted)[1]
     )
     condition = {
         "type": "Available",
@@ -255,6 +289,27 @@ def status(found: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mappi
         "unavailableReplicas": max(0, wanted - counts["availableReplicas"]),
         "conditions": set_conditions(known, [condition], timestamp()),
     }
+
+
+def in_place_strategy(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Settings of a deployment whose machines are updated in place; None if they are replaced."""
+    strategy = found["spec"].get("strategy") or {}
+    return strategy.get("inPlaceUpdate") or {} if strategy.get("type") == "InPlaceUpdate" else None
+
+
+def _rolling(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (spec.get("strategy") or {}).get("rollingUpdate") or {}
+
+
+def _ends_update(event: WatchEvent) -> bool:
+    """Whether a machine's in-place update has ended."""
+    return phase_of(event.object) == UPDATED and (event.old is None or phase_of(event.old) != UPDATED)
+
+
+def _changes_selection(event: WatchEvent) -> bool:
+    """Whether a user has selected a Node for its update."""
+    labels, before = (((each or {}).get("metadata") or {}).get("labels") or {} for each in (event.object, event.old))
+    return labels.get(SELECTED) != before.get(SELECTED)
 
 
 def _bounds(rolling: Mapping[str, Any], wanted: int) -> tuple[int, int]:

@@ -6,18 +6,20 @@ from itertools import islice
 from typing import Any
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.machine import in_place
 from api.machine.names import NODE_LABEL, PRIORITY
 from api.machine.objects import is_deleting, owner_name, owner_uid, phase_of
 from api.resources import MACHINE, MACHINE_SET
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
-from kube.controller import Controller
+from kube.controller import Controller, TryAgain
 from kube.errors import AlreadyExists
 from kube.objects import controller_reference
 from workers.machine_controller_manager.objects import (
     BY_OWNER,
     hold,
     in_batches,
+    is_active,
     owners_of,
     release,
     replacing,
@@ -31,6 +33,8 @@ _SYNCED = (
     "drainTimeout",
     "healthTimeout",
     "creationTimeout",
+    "inPlaceUpdateTimeout",
+    "disableHealthTimeout",
     "maxEvictRetries",
     "nodeConditions",
 )
@@ -76,13 +80,14 @@ class MachineSetController:
                 await release(self._seed, MACHINE_SET, found)
             return
         found = await hold(self._seed, MACHINE_SET, found)
-        active = active_machines(machines)
+        active = list(filter(is_active, machines))
         await in_batches(self._delete, [each for each in machines if phase_of(each) == "Failed"])
-        wanted = int(found["spec"].get("replicas") or 0)
+        missing, leaving = plan(found, active)
+        if missing or leaving:
+            await self._check_unchanged(found)
         names = free_names(found, {each["metadata"]["name"] for each in machines})
-        new = list(islice(names, max(0, wanted - len(active))))
+        new = list(islice(names, missing))
         active += await in_batches(lambda name: self._create(found, name), new)
-        leaving = surplus(active, len(active) - wanted)
         await in_batches(self._delete, leaving)
         names_leaving = {each["metadata"]["name"] for each in leaving}
         active = [each for each in active if each["metadata"]["name"] not in names_leaving]
@@ -98,6 +103,17 @@ class MachineSetController:
             return cached
         listed = await self._seed.list(MACHINE, self._namespace, labels=selector_of(found))
         return [each for each in listed if owner_uid(each) == uid]
+
+    async def _check_unchanged(self, found: Object) -> None:
+        """Raise TryAgain if the set was changed after it was read.
+
+        Its machines were listed later than the set was read: a machine that has moved to another set in between must
+        not be replaced, because the number of replicas was lowered before the machine moved.
+        """
+        name = found["metadata"]["name"]
+        live = await self._seed.find(MACHINE_SET, name, self._namespace)
+        if live is None or live["metadata"]["generation"] != found["metadata"]["generation"]:
+            raise TryAgain(f"MachineSet {name} has changed since it was read", after=0.1)
 
     async def _create(self, found: Object, name: str) -> Object:
         machine = new_machine(found, name)
@@ -116,9 +132,16 @@ class MachineSetController:
             await self._seed.patch(MACHINE, machine["metadata"]["name"], self._namespace, {"spec": patch})
 
 
-def active_machines(machines: Objects) -> Objects:
-    """Machines that count for their set: they are not being deleted, and do not have to be replaced."""
-    return [each for each in machines if not is_deleting(each) and phase_of(each) != "Failed"]
+def plan(found: Mapping[str, Any], active: Objects) -> tuple[int, Objects]:
+    """Number of machines to create, and the machines to delete, of the active ones.
+
+    While an updated machine moves from one set to another, the numbers of replicas change before and after it: neither
+    is a machine created because one is missing, nor is one deleted because there is one too many.
+    """
+    wanted = int(found["spec"].get("replicas") or 0)
+    fixed = [each for each in active if not in_place.is_moving(each)]
+    grows = (found["metadata"].get("labels") or {}).get(in_place.NO_SCALE_UP) != "true"
+    return max(0, wanted - len(active)) if grows else 0, surplus(fixed, len(fixed) - wanted)
 
 
 def is_settled(found: Mapping[str, Any], machines: Objects) -> bool:
@@ -134,7 +157,7 @@ def is_settled(found: Mapping[str, Any], machines: Objects) -> bool:
         return False
     if any(phase_of(each) == "Failed" and not is_deleting(each) for each in machines):
         return False
-    return len(active_machines(machines)) == int(found["spec"].get("replicas") or 0)
+    return plan(found, list(filter(is_active, machines))) == (0, [])
 
 
 def sync_patch(found: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,14 +195,18 @@ def free_names(found: Mapping[str, Any], taken: set[str]) -> Iterator[str]:
 
 
 def surplus(machines: Objects, count: int) -> Objects:
-    """Machines to delete when there are too many: by priority, then the least useful by phase, then the newest."""
+    """Machines to delete when there are too many: by priority, then the least useful by phase, then the newest.
+
+    Machines whose in-place update is under way are deleted last.
+    """
     if count <= 0:
         return []
 
-    def order(machine: Object) -> tuple[int, int]:
+    def order(machine: Object) -> tuple[int, bool, int]:
         priority = (machine["metadata"].get("annotations") or {}).get(PRIORITY, "3")
         phase = phase_of(machine)
-        return int(priority), _PHASES_TO_GO.index(phase) if phase in _PHASES_TO_GO else len(_PHASES_TO_GO)
+        updating = in_place.is_under_way(machine)
+        return int(priority), updating, _PHASES_TO_GO.index(phase) if phase in _PHASES_TO_GO else len(_PHASES_TO_GO)
 
     newest_first = sorted(machines, key=lambda each: str(each["metadata"].get("creationTimestamp")), reverse=True)
     return sorted(newest_first, key=order)[:count]

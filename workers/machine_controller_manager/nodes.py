@@ -5,13 +5,18 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from api.decisions.conditions import find_condition
 from api.labels import matches
+from api.machine.in_place import CONDITION
 from api.meta import LabelSelector
 from api.resources import NODE, POD, POD_DISRUPTION_BUDGET
+from api.times import timestamp
 from kube.client import KubeClient, Object, Objects
 from kube.errors import ApiError, NotFound
+from workers.machine_controller_manager.objects import age_of
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +38,30 @@ def fault(node: Mapping[str, Any], bad: Sequence[str] = DEFAULT_BAD_CONDITIONS) 
     return f"its node has {told}" if told else None
 
 
+def unready_for(node: Mapping[str, Any]) -> timedelta:
+    """How long a node has not been Ready; 0 for a Ready one."""
+    ready = find_condition(node, "Ready")
+    return age_of(ready["lastTransitionTime"]) if ready and ready["status"] != "True" else timedelta(0)
+
+
 def conditions_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A node's conditions for its Machine's status, without heartbeat times, because these change all the time."""
     return [
         {key: each[key] for key in _CARED_CONDITIONS if key in each}
         for each in node.get("status", {}).get("conditions") or []
     ]
+
+
+async def write_reason(shoot: KubeClient, node: Object, reason: str | None, message: str = "") -> Object:
+    """Write the condition about a Node's in-place update, or remove it. Raises Conflict if the Node has changed."""
+    now = timestamp()
+    conditions = [each for each in (node.get("status") or {}).get("conditions") or [] if each["type"] != CONDITION]
+    if reason is not None:
+        times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+        conditions.append({"type": CONDITION, "status": "True", "reason": reason, "message": message, **times})
+    metadata = node["metadata"]
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"conditions": conditions}}
+    return await shoot.patch(NODE, metadata["name"], None, patch, subresource="status")
 
 
 def template_patch(
@@ -96,6 +119,11 @@ class StayingPod:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.why}"
+
+
+UNREADY_DRAIN = timedelta(minutes=5)
+"""A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
+Gardener."""
 
 
 async def drain(shoot: KubeClient, name: str, *, evict: bool = True) -> list[StayingPod]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.durations import parse_duration
-from api.machine.objects import owner_uid
+from api.machine.objects import is_deleting, owner_uid, phase_of
 from api.resources import Resource
 from kube.client import KubeClient, Object
 from kube.errors import NotFound
@@ -35,6 +35,11 @@ _PARALLEL_WRITES = 10
 
 def owners_of(found: Object) -> tuple[str, ...]:
     return (owner_uid(found),)
+
+
+def is_active(machine: Mapping[str, Any]) -> bool:
+    """Whether a machine counts for its set: it is not being deleted, and does not have to be replaced."""
+    return not is_deleting(machine) and phase_of(machine) != "Failed"
 
 
 def selector_of(found: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ async def run(config_path: str) -> None:
     _log.info("managing the machines of %s", config.namespace)
     try:
         await run_until_signal(
-            MachineDeploymentController(seed, seed_caches, config.namespace).run(),
+            MachineDeploymentController(seed, seed_caches, shoot, shoot_caches, config.namespace).run(),
             MachineSetController(seed, seed_caches, config.namespace).run(),
             MachineController(seed, seed_caches, shoot, shoot_caches, drivers, config).run(),
         )

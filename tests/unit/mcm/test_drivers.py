@@ -121,7 +121,7 @@ class World:
         running = [
             asyncio.create_task(each.run())
             for each in (
-                MachineDeploymentController(self.seed, seed, NAMESPACE),
+                MachineDeploymentController(self.seed, seed, self.shoot, shoot, NAMESPACE),
                 MachineSetController(self.seed, seed, NAMESPACE),
                 MachineController(self.seed, seed, self.shoot, shoot, drivers, config),
             )

@@ -31,9 +31,10 @@ def seed() -> FakeCluster:
 
 @asynccontextmanager
 async def controllers(seed: FakeCluster) -> AsyncIterator[None]:
-    caches = Caches(seed)
+    caches, shoot = Caches(seed), FakeCluster()
+    shoot_caches = Caches(shoot)
     running = [
-        asyncio.create_task(MachineDeploymentController(seed, caches, NAMESPACE).run()),
+        asyncio.create_task(MachineDeploymentController(seed, caches, shoot, shoot_caches, NAMESPACE).run()),
         asyncio.create_task(MachineSetController(seed, caches, NAMESPACE).run()),
     ]
     try:
@@ -43,6 +44,7 @@ async def controllers(seed: FakeCluster) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await caches.close()
+        await shoot_caches.close()
 
 
 def deployment(replicas: int, class_: str = "class-a") -> dict[str, Any]:
