@@ -15,6 +15,7 @@ from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER, WORKER_POOL
 from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
 from api.machine.names import NAME_LABEL, USER_DATA_KEY
+from api.names import in_place_hash, is_updated_in_place, rotations_of_pool
 from api.quantities import parse_quantity
 from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
 from kube.objects import controller_reference
@@ -41,6 +42,8 @@ class WantedDeployment:
     max_surge: int
     max_unavailable: int
     provider: MachineProviderSpec
+    update: str = ""
+    """Hash of the in-place update that the machines are to have; empty for a pool whose machines are replaced."""
 
     @property
     def status(self) -> dict[str, Any]:
@@ -49,6 +52,21 @@ class WantedDeployment:
         if self.pool.get("priority") is not None:
             entry["priority"] = self.pool["priority"]
         return entry
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether users decide when each machine is updated."""
+        return self.pool.get("updateStrategy") == "ManualInPlaceUpdate"
+
+    @property
+    def strategy(self) -> dict[str, Any]:
+        """``MachineDeployment.spec.strategy``."""
+        bounds = {"maxSurge": self.max_surge, "maxUnavailable": self.max_unavailable}
+        if self.is_manual:
+            return {"type": "InPlaceUpdate", "inPlaceUpdate": {"orchestrationType": "Manual"}}
+        if self.update:
+            return {"type": "InPlaceUpdate", "inPlaceUpdate": {**bounds, "orchestrationType": "Auto"}}
+        return {"type": "RollingUpdate", "rollingUpdate": bounds}
 
     def replicas(self, live: int | None, *, hibernated: bool) -> int:
         """Number of machines: 0 if hibernated, else the number that the cluster autoscaler decided, within bounds."""
@@ -62,6 +80,7 @@ class WantedDeployment:
 def wanted_deployments(
     technical_id: str,
     worker: Mapping[str, Any],
+    shoot: Mapping[str, Any],
     cloud_profile: Mapping[str, Any],
     facts: CloudProfileConfig,
     infrastructure: InfrastructureStatus,
@@ -82,13 +101,13 @@ def wanted_deployments(
             cpu_millis=max(1, int(parse_quantity(machine_type["cpu"]) * 1000 / OVERCOMMIT)),
             memory_bytes=int(parse_quantity(machine_type["memory"]) / OVERCOMMIT),
         )
-        zones = pool.get("zones") or ["0"]
+        zones, update = pool.get("zones") or ["0"], update_hash(shoot, pool)
         for index, zone in enumerate(zones):
             name = f"{technical_id}-{pool['name']}-z{index + 1}"
             wanted.append(
                 WantedDeployment(
                     name=name,
-                    class_name=f"{name}-{class_hash(pool, provider)}",
+                    class_name=f"{name}-{class_hash(pool, provider, update)}",
                     pool=pool,
                     zone=zone,
                     minimum=_share(pool["minimum"], len(zones), index),
@@ -96,20 +115,30 @@ def wanted_deployments(
                     max_surge=_bound(pool["maxSurge"], pool["maximum"], len(zones), index),
                     max_unavailable=_bound(pool["maxUnavailable"], pool["maximum"], len(zones), index),
                     provider=provider,
+                    update=update,
                 )
             )
     return wanted
 
 
-def class_hash(pool: Mapping[str, Any], provider: MachineProviderSpec) -> str:
-    """Five characters that change when machines of the pool must be replaced.
+def update_hash(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
+    """Hash of a pool's in-place update; empty for a pool whose machines are replaced."""
+    if not is_updated_in_place(pool):
+        return ""
+    image = str(pool["machineImage"]["version"])
+    rotations = rotations_of_pool(shoot, pool["name"])
+    return in_place_hash(pool["kubernetesVersion"], pool.get("kubeletConfig") or {}, image, rotations)
+
+
+def class_hash(pool: Mapping[str, Any], provider: MachineProviderSpec, update: str = "") -> str:
+    """Five characters that change when machines of the pool must be replaced, or be updated in place.
 
     The name of the node agent Secret already depends on image, machine type, volumes, Kubernetes minor,
-    kubelet configuration and rotations.
+    kubelet configuration and rotations. For a pool with in-place updates, ``update`` depends on them.
     """
     # A new directory of disks replaces no machine: the cloud refuses to attach disks to a machine without it.
     properties = provider.model_dump(mode="json", exclude={"disks_directory"})
-    facts = [pool.get("nodeAgentSecretName", ""), properties]
+    facts = [pool.get("nodeAgentSecretName", ""), properties, *([update] if update else [])]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:5]
 
 
@@ -163,6 +192,7 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
         "drainTimeout": controller.get("machineDrainTimeout"),
         "healthTimeout": controller.get("machineHealthTimeout"),
         "creationTimeout": controller.get("machineCreationTimeout"),
+        "inPlaceUpdateTimeout": controller.get("inPlaceUpdateTimeout"),
         "disableHealthTimeout": controller.get("disableHealthTimeout"),
         "maxEvictRetries": controller.get("maxEvictRetries"),
         "nodeConditions": ",".join(controller["nodeConditions"]) if controller.get("nodeConditions") else None,
@@ -179,10 +209,7 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
         "spec": {
             "replicas": replicas,
             "minReadySeconds": _MIN_READY_SECONDS,
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": wanted.max_surge, "maxUnavailable": wanted.max_unavailable},
-            },
+            "strategy": wanted.strategy,
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},

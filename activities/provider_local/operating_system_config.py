@@ -1,6 +1,7 @@
 """OperatingSystemConfig of type ``local``: a shell script in a Secret for a machine's first boot.
 
-Purpose ``reconcile`` needs no script: the node agent applies units and files itself.
+Purpose ``reconcile`` needs no script: the node agent applies units and files itself. For in-place updates it gets the
+command that updates the operating system.
 """
 
 import base64
@@ -21,6 +22,19 @@ _MAX_BYTES = 16 * 1024
 """Maximum size of user data in bytes that clouds accept."""
 _UNIT_DIRECTORY = "/etc/systemd/system"
 _DEFAULT_PERMISSIONS = 0o644
+_UPDATE = r"""
+name='^\(PRETTY_NAME=".*\)"$'
+release=$(sed -e '/^IMAGE_VERSION=/d' -e 's/^\(PRETTY_NAME=".*\) (image [^)]*)"$/\1"/' /etc/os-release |
+    sed "s/$name/\1 (image $1)\"/")
+printf '%s\nIMAGE_VERSION=%s\n' "$release" "$1" > /etc/os-release.new
+mv -T /etc/os-release.new /etc/os-release
+systemctl try-restart --no-block kubelet.service
+"""
+"""Script that updates a machine of the local cloud to the image version ``$1``.
+
+All images of the local cloud hold the same files but for the version, so the version is all that changes. A kubelet
+reports the name of the operating system that it has read at its start. A second run of the script does the same again.
+"""
 
 
 class OperatingSystemConfigActuator(LocalActuator):
@@ -30,7 +44,8 @@ class OperatingSystemConfigActuator(LocalActuator):
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
         if extension.spec["purpose"] != "provision":
-            return {}
+            updates = extension.spec.get("inPlaceUpdates")
+            return {"inPlaceUpdates": {"osUpdate": update_command(updates)}} if updates else {}
         script = user_data(extension.spec, await self._referenced_secrets(extension))
         if len(script.encode()) > _MAX_BYTES:
             raise permanent(
@@ -71,6 +86,12 @@ class OperatingSystemConfigActuator(LocalActuator):
             if file["content"].get("secretRef")
         }
         return {name: await _data(self._seed, extension, name) for name in sorted(names)}
+
+
+def update_command(updates: Mapping[str, Any]) -> dict[str, Any]:
+    """Command by which a machine gets the wanted version of the operating system."""
+    version = str(updates["operatingSystemVersion"])
+    return {"command": "/bin/sh", "args": ["-euc", _UPDATE, "update-operating-system", version]}
 
 
 def result_name(extension: Extension) -> str:

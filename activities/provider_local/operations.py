@@ -145,10 +145,11 @@ class ProviderLocalActivities:
         worker = await self._worker(task)
         if worker.hibernated and not await self._has_machine_controllers(task.namespace):
             return
+        wanted = _wanted(worker)
         # The status of a MachineDeployment may be older than its spec, which was written just now.
         generations = {
             each.name: (await self._seed.get(MACHINE_DEPLOYMENT, each.name, task.namespace))["metadata"]["generation"]
-            for each in _wanted(worker)
+            for each in wanted
         }
 
         def missing(deployments: Cache, machines: Cache) -> Iterator[str]:
@@ -156,6 +157,7 @@ class ProviderLocalActivities:
                 yield from _not_rolled_out(name, generation, deployments.get(name), machines.list())
 
         await self._until_nothing(task, missing, JOIN_SECONDS)
+        await write_update_hashes(self._seed, worker, wanted)
 
     @activity.defn(name="provider_local.remove_unwanted_machines")
     async def remove_unwanted_machines(self, task: ExtensionTask) -> None:
@@ -366,6 +368,7 @@ def _wanted(worker: Extension) -> list[WantedDeployment]:
     return wanted_deployments(
         worker.namespace,
         worker.spec,
+        worker.shoot,
         worker.cloud_profile,
         cloud_profile_config(worker),
         infrastructure,
@@ -373,16 +376,53 @@ def _wanted(worker: Extension) -> list[WantedDeployment]:
     )
 
 
+async def write_update_hashes(seed: KubeClient, worker: Extension, wanted: Iterable[WantedDeployment]) -> None:
+    """Write the hashes of in-place updates that all machines of a pool have into the Worker's status.
+
+    Call this when no automatic update is under way. A pool whose manual update is pending keeps its former hash.
+    """
+    known: Mapping[str, str] = (worker.status.get("inPlaceUpdates") or {}).get("workerPoolToHashMap") or {}
+    hashes: dict[str, str | None] = dict.fromkeys(known)
+    pending: set[str] = set()
+    for each in wanted:
+        pool = str(each.pool["name"])
+        if not each.update:
+            continue
+        live = await seed.find(MACHINE_DEPLOYMENT, each.name, worker.namespace) if each.is_manual else None
+        if live is not None and not _has_updated(live):
+            pending.add(pool)
+        hashes[pool] = known.get(pool) if pool in pending else each.update
+    if {pool: value for pool, value in hashes.items() if value is not None} != dict(known):
+        status = {"status": {"inPlaceUpdates": {"workerPoolToHashMap": hashes}}}
+        await seed.patch(WORKER, worker.name, worker.namespace, status, subresource="status")
+
+
+def _has_updated(deployment: Mapping[str, Any]) -> bool:
+    """Whether no machine of a MachineDeployment has an older class, so that no update is pending."""
+    status = deployment.get("status") or {}
+    return bool(
+        status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
+        and status.get("updatedReplicas", 0) >= status.get("replicas", 0)
+    )
+
+
 def is_rolled_out(deployment: Mapping[str, Any], generation: int) -> bool:
-    """Whether all machines of a MachineDeployment are of its newest class and have joined."""
+    """Whether all machines of a MachineDeployment are of its newest class and have joined.
+
+    Users decide about manual updates, so these may be pending.
+    """
     status = deployment.get("status") or {}
     replicas = deployment["spec"].get("replicas", 0)
+    strategy = (deployment["spec"].get("strategy") or {}).get("inPlaceUpdate") or {}
+    updated = status.get("updatedReplicas", 0)
     return bool(
         deployment["metadata"]["generation"] >= generation
         and status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
         and status.get("replicas", 0) == replicas
-        and status.get("updatedReplicas", 0) == replicas
-        and status.get("availableReplicas", 0) == replicas
+        and (
+            (updated == replicas and status.get("availableReplicas", 0) == replicas)
+            or (updated < replicas and strategy.get("orchestrationType") == "Manual")
+        )
     )
 
 

@@ -36,7 +36,12 @@ def pool(**changes: Any) -> dict[str, Any]:
 
 def wanted(*pools: dict[str, Any], namespace: str = "infra-shoot--dev--one") -> list[WantedDeployment]:
     status = InfrastructureStatus(namespace=namespace)
-    return wanted_deployments("shoot--dev--one", {"pools": list(pools)}, PROFILE, FACTS, status, "machine:v1")
+    return wanted_deployments("shoot--dev--one", {"pools": list(pools)}, {}, PROFILE, FACTS, status, "machine:v1")
+
+
+def in_place(**changes: Any) -> dict[str, Any]:
+    settings = {"nodeAgentSecretName": "gardener-node-agent-worker", "kubernetesVersion": "1.36.3"}
+    return pool(**{"updateStrategy": "AutoInPlaceUpdate", **settings, **changes})
 
 
 def test_names_tell_shoot_pool_zone_and_class() -> None:
@@ -68,6 +73,42 @@ def test_a_change_that_nodes_cannot_apply_creates_a_new_class(change: dict[str, 
 def test_a_change_that_nodes_can_apply_keeps_the_class(change: dict[str, Any]) -> None:
     """Or every new label would replace all machines."""
     assert wanted(pool())[0].class_name == wanted(pool(**change))[0].class_name
+
+
+@pytest.mark.parametrize(
+    ("change", "updates"),
+    [
+        ({"kubernetesVersion": "1.37.1"}, True),
+        ({"machineImage": {"name": "local", "version": "1.0.1"}}, True),
+        ({"kubeletConfig": {"kubeReserved": {"cpu": "90m"}}}, True),
+        ({"kubernetesVersion": "1.36.9"}, False),
+        ({"kubeletConfig": {"maxPods": 50}}, False),
+        ({"updateStrategy": "ManualInPlaceUpdate"}, False),
+    ],
+)
+def test_settings_that_update_machines_in_place_are_part_of_the_class(change: dict[str, Any], updates: bool) -> None:
+    """The name of the Secret with the configuration is always the same in such pools."""
+    (before,), (after,) = wanted(in_place()), wanted(in_place(**change))
+    assert (before.class_name != after.class_name) is updates
+    assert (before.update != after.update) is updates
+
+
+@pytest.mark.parametrize(
+    ("change", "strategy"),
+    [
+        ({"maxSurge": 0, "maxUnavailable": 1}, {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Auto"}),
+        ({"updateStrategy": "ManualInPlaceUpdate"}, {"orchestrationType": "Manual"}),
+    ],
+)
+def test_a_deployment_says_how_its_machines_are_updated_in_place(
+    change: dict[str, Any], strategy: dict[str, Any]
+) -> None:
+    timeout = {"machineControllerManager": {"inPlaceUpdateTimeout": "7m"}}
+    made = machine_deployment(wanted(in_place(**change, **timeout))[0], "shoot--dev--one", "local", 1)
+    assert made["spec"]["strategy"] == {"type": "InPlaceUpdate", "inPlaceUpdate": strategy}
+    assert made["spec"]["template"]["spec"]["inPlaceUpdateTimeout"] == "7m"
+    replaced = machine_deployment(wanted(pool())[0], "shoot--dev--one", "local", 1)
+    assert replaced["spec"]["strategy"]["type"] == "RollingUpdate"
 
 
 def test_zones_share_replicas_and_the_first_get_the_rest() -> None:

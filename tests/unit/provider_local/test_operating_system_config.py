@@ -11,7 +11,11 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.extension import Extension
-from activities.provider_local.operating_system_config import OperatingSystemConfigActuator, user_data
+from activities.provider_local.operating_system_config import (
+    OperatingSystemConfigActuator,
+    update_command,
+    user_data,
+)
 from api.resources import OPERATING_SYSTEM_CONFIG
 from tests.unit.kube.fake_cluster import FakeCluster
 
@@ -139,3 +143,27 @@ async def test_the_node_agents_purpose_needs_nothing_from_the_provider() -> None
 async def test_user_data_that_no_cloud_takes_is_refused() -> None:
     with pytest.raises(ApplicationError, match="at most 16384 fit"):
         await OperatingSystemConfigActuator(FakeCluster()).reconcile(osc("provision", "x" * 20_000))
+
+
+def test_the_operating_system_says_the_version_to_which_it_was_updated(tmp_path: Path) -> None:
+    """Twice, because the node agent repeats the command after it was interrupted."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "usr").mkdir()
+    original = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\n'
+    (tmp_path / "usr/os-release").write_text(original)
+    (tmp_path / "etc/os-release").symlink_to("../usr/os-release")
+    for version in ("1.0.1", "1.0.1", "1.1.0"):
+        update = update_command({"operatingSystemVersion": version})
+        script, *rest = update["args"][1:]
+        fake = tmp_path / "systemctl"
+        fake.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/systemctl.log\n')
+        fake.chmod(0o755)
+        moved = script.replace("/etc/", f"{tmp_path}/etc/")
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run([update["command"], update["args"][0], moved, *rest], check=True, env=environment)
+
+        assert (tmp_path / "etc/os-release").read_text() == (
+            f'PRETTY_NAME="Debian GNU/Linux 12 (bookworm) (image {version})"\nID=debian\nIMAGE_VERSION={version}\n'
+        )
+    assert (tmp_path / "usr/os-release").read_text() == original
+    assert (tmp_path / "systemctl.log").read_text() == "try-restart --no-block kubelet.service\n" * 3
