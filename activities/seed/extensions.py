@@ -30,6 +30,7 @@ from activities.seed.extension_operations import CLOUD_SECRET, Extensions
 from activities.seed.gateway import gateway_address
 from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
 from activities.seed.namespace import write_shoot_status
+from activities.seed.operating_system_configs import wait_updates_described
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
 from api import resources
@@ -42,10 +43,16 @@ from api.constants import (
     WORKER_POOL,
 )
 from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
-from api.decisions import ssh
+from api.decisions import in_place_updates, ssh
 from api.decisions.registrations import Phase
 from api.decisions.workload_identity import is_identity
-from api.names import container_runtime_labels, dns_record_type, internal_api_domain, node_agent_secret_name
+from api.names import (
+    container_runtime_labels,
+    dns_record_type,
+    internal_api_domain,
+    is_updated_in_place,
+    node_agent_secret_name,
+)
 from api.times import timestamp
 from kube.errors import NotFound
 from kube.objects import owner_reference
@@ -479,7 +486,21 @@ class ExtensionActivities:
             "pools": pools,
             **_optional(infrastructureProviderStatus=status, sshPublicKey=ssh_key),
         }
+        live = await self._clusters.seed.find(resources.WORKER, task.shoot.name, task.technical_id)
+        if live is not None and any(map(is_updated_in_place, view.pools)):
+            if not (view.shoot["spec"].get("hibernation") or {}).get("enabled"):
+                await wait_updates_described(self._clusters, task, view)
+            before = in_place_updates.pending_of(view.shoot)
+            await self._note_updates(task, before, in_place_updates.begun(view.shoot, live, before))
         return await self._deploy(kinds.WORKER, task, spec)
+
+    async def _note_updates(
+        self, task: ShootTask, before: in_place_updates.Pending, pending: in_place_updates.Pending
+    ) -> None:
+        """Write into the Shoot's status which pools wait for an in-place update."""
+        if pending != before:
+            status = {"inPlaceUpdates": in_place_updates.status_of(pending)}
+            await write_shoot_status(self._clusters, task, status)
 
     @activity.defn
     async def wait_machine_deployments(self, task: ShootTask) -> TaskResult:
@@ -497,6 +518,9 @@ class ExtensionActivities:
     async def wait_worker(self, task: ShootTask) -> TaskResult:
         """Wait until the Worker is ready: all machines have joined the cluster."""
         (live,) = await self._extensions.ready(kinds.WORKER, task)
+        view = await self._clusters.cluster(task.technical_id)
+        before = in_place_updates.pending_of(view.shoot)
+        await self._note_updates(task, before, in_place_updates.ended(view.shoot, live))
         deployments = live.get("status", {}).get("machineDeployments") or []
         return TaskResult(note=", ".join(each["name"] for each in deployments))
 

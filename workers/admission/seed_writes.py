@@ -84,7 +84,14 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     (resources.SHOOT, "status"): Owned(
         changed=tuple(
             f"status.{each}"
-            for each in ("advertisedAddresses", "clusterIdentity", "conditions", "constraints", "networking")
+            for each in (
+                "advertisedAddresses",
+                "clusterIdentity",
+                "conditions",
+                "constraints",
+                "inPlaceUpdates",
+                "networking",
+            )
         )
     ),
     # Labels and annotations come from the gardenlet's configuration, and from admission.
