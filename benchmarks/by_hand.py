@@ -1,4 +1,4 @@
-"""The baseline of ``benchmarks.shoot``: a control plane's etcds and API server, applied at once, without a flow.
+"""Baseline of benchmarks with Shoots: a control plane's etcds and API server, applied at once, without a flow.
 
 The objects are a real Shoot's, read while it lives and applied again once it is gone: same namespace, same
 keys, same addresses, so that the user's kubeconfig works unchanged.
@@ -69,9 +69,31 @@ class ControlPlane:
         await answers()
         return time.monotonic() - started
 
-    async def remove(self, seed: KubeClient, caches: Caches) -> None:
-        """Delete it, and what its sidecar has stored meanwhile; returns when both are gone."""
+    async def stop(self, seed: KubeClient, caches: Caches) -> float:
+        """Scale everything to zero; returns the seconds until its pods are gone."""
+        name, started = self._namespace["metadata"]["name"], time.monotonic()
+        await self._scale(seed, lambda _: 0)
+        pods = caches.of(resources.POD, name)
+        await pods.wait_until(lambda store: not store.list() or None, _GONE_SECONDS)
+        return time.monotonic() - started
+
+    async def resume(self, seed: KubeClient, answers: Callable[[], Awaitable[object]]) -> float:
+        """Scale everything to the replicas that it had; returns the seconds until the API server answers."""
+        started = time.monotonic()
+        await self._scale(seed, lambda workload: int(workload["spec"]["replicas"]))
+        await answers()
+        return time.monotonic() - started
+
+    async def _scale(self, seed: KubeClient, replicas: Callable[[Object], int]) -> None:
         name = self._namespace["metadata"]["name"]
+        workloads = {(each["kind"], each["metadata"]["name"]): each for each in self._objects}
+        for kind, workload in _WORKLOADS:
+            count = replicas(workloads[kind.kind, workload])
+            await seed.patch(kind, workload, name, {"spec": {"replicas": count}})
+
+    async def remove(self, seed: KubeClient, caches: Caches) -> float:
+        """Delete it, and what its sidecar has stored meanwhile; returns the seconds until both are gone."""
+        name, started = self._namespace["metadata"]["name"], time.monotonic()
         await seed.delete(resources.NAMESPACE, name)
         await caches.of(resources.NAMESPACE).wait_for(name, None, lambda live: live is None or None, _GONE_SECONDS)
         store = next((each["data"] for each in self._objects if _is_backup_secret(each)), None)
@@ -79,6 +101,7 @@ class ControlPlane:
             credentials = {key: base64.b64decode(value).decode() for key, value in store.items()}
             _, entry = backup_entry_names(name, self._namespace["metadata"]["annotations"][SHOOT_UID])
             await open_store("local", credentials, credentials[s3.BUCKET]).delete_all(f"{entry}/")
+        return time.monotonic() - started
 
 
 def _is_backup_secret(each: Object) -> bool:

@@ -3,8 +3,9 @@
     .venv/bin/python -m benchmarks.shoot --runs 5 [--landscape default] [-o json]
 
 Needs a landscape that is up and otherwise idle. The baseline ``by hand`` is the same control plane's etcd and API
-server pods applied at once, without a flow, measured in the same run: what the machine itself needs. Beside the times
-it prints the CPU seconds that each program of the machine used until the node was ready, and until the creation ended.
+server pods applied at once, without a flow, measured in the same run: what the machine itself needs. The baseline of a
+deletion is the removal of these pods. Beside the times it prints the CPU seconds that each program of the machine used
+until the node was ready, and until the creation ended.
 Targets: API server p50 <= 8 s, first node p50 <= 20 s, deletion p50 <= 20 s, creation p50 <= 40 CPU seconds.
 """
 
@@ -35,6 +36,8 @@ EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
 _POLL_SECONDS = 0.1
 _LIMIT_SECONDS = 300.0
 BY_HAND = "by hand"
+REMOVED_BY_HAND = "removal by hand"
+DELETION = "deletion"
 _SHOWN_SECONDS = 0.1
 """Programs that used less CPU than this are not shown."""
 
@@ -61,11 +64,11 @@ class Creation:
 
 def figures(found: list[Creation]) -> list[Figure]:
     """Times, beside the control plane that was applied by hand in the same run, and CPU seconds of each program."""
-    by_hand = [each.seconds[BY_HAND] for each in found]
+    seconds = {phase: [each.seconds[phase] for each in found] for phase in found[0].seconds}
     times = [
-        figure(phase, "s", [each.seconds[phase] for each in found], by_hand)
-        for phase in found[0].seconds
-        if phase != BY_HAND
+        figure(phase, "s", values, seconds[REMOVED_BY_HAND if phase == DELETION else BY_HAND])
+        for phase, values in seconds.items()
+        if phase not in (BY_HAND, REMOVED_BY_HAND)
     ]
     return [*times, *(each for phase in found[0].cpu for each in _cpu(phase, [one.cpu[phase] for one in found]))]
 
@@ -95,8 +98,8 @@ async def _one(facts: dict[str, Any], garden: KubeClient, caches: Caches, name: 
     took = found.seconds
     idle, started = Moment.now(), time.monotonic()
     await garden.apply(manifest, manager="benchmark")
-    config = await _user_kubeconfig(garden, caches, namespace, name)
-    await _answers(config)
+    config = await user_kubeconfig(garden, caches, namespace, name)
+    await answers(config)
     took["api server"] = time.monotonic() - started
     async with KubeClient.from_kubeconfig(config) as client:
         theirs = Caches(client)
@@ -112,18 +115,19 @@ async def _one(facts: dict[str, Any], garden: KubeClient, caches: Caches, name: 
     status = (await garden.get(resources.SHOOT, name, namespace))["status"]
     async with KubeClient.from_kubeconfig(Path(facts["clusters"][status["seedName"]]["kubeconfig"])) as seed:
         by_hand = await ControlPlane.of(seed, status["technicalID"])
-        took["deletion"] = await _deletion(garden, caches, namespace, name)
+        took[DELETION] = await deletion(garden, caches, namespace, name)
         seeds = Caches(seed)
         try:
             # The user has no permissions in this cluster, but a ready API server answers /readyz to every client.
-            took[BY_HAND] = await by_hand.start(seed, functools.partial(_answers, config, "/readyz"))
+            took[BY_HAND] = await by_hand.start(seed, functools.partial(answers, config, "/readyz"))
         finally:
-            await by_hand.remove(seed, seeds)
+            took[REMOVED_BY_HAND] = await by_hand.remove(seed, seeds)
             await seeds.close()
     return found
 
 
-async def _deletion(garden: KubeClient, caches: Caches, namespace: str, name: str) -> float:
+async def deletion(garden: KubeClient, caches: Caches, namespace: str, name: str) -> float:
+    """Delete a Shoot; returns the seconds until it is gone."""
     confirmation = {"metadata": {"annotations": {"confirmation.gardener.cloud/deletion": "true"}}}
     await garden.patch(resources.SHOOT, name, namespace, confirmation)
     started = time.monotonic()
@@ -133,7 +137,7 @@ async def _deletion(garden: KubeClient, caches: Caches, namespace: str, name: st
     return time.monotonic() - started
 
 
-async def _user_kubeconfig(garden: KubeClient, caches: Caches, namespace: str, name: str) -> dict[str, object]:
+async def user_kubeconfig(garden: KubeClient, caches: Caches, namespace: str, name: str) -> dict[str, object]:
     """Kubeconfig of a user, as soon as the Shoot has an address and a DNS name."""
 
     def advertised(shoot: dict[str, Any] | None) -> bool | None:
@@ -150,7 +154,7 @@ async def _user_kubeconfig(garden: KubeClient, caches: Caches, namespace: str, n
                 return config
 
 
-async def _answers(config: dict[str, object], path: str = "/api/v1/namespaces") -> None:
+async def answers(config: dict[str, object], path: str = "/api/v1/namespaces") -> None:
     """Return as soon as one request of the user is answered."""
     async with asyncio.timeout(_LIMIT_SECONDS), KubeClient.from_kubeconfig(config) as client:
         while True:

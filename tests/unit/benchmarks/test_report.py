@@ -17,6 +17,7 @@ from benchmarks import (
     flow_overhead,
     front_door,
     gardenlet,
+    operations,
     report,
     resource_manager,
     shoot,
@@ -339,19 +340,37 @@ def test_figures_of_a_resource_manager():
     assert limits == set(resource_manager.LIMITS.values())
 
 
+def test_figures_of_operations():
+    """Each operation is compared with what its pods need for the same."""
+    ours = dict.fromkeys(operations.BASELINES, 60.0)
+    by_hand = {"start": 8.0, "stop": 12.0, "resume": 6.0, "remove": 20.0}
+    found = valid(operations.figures([(ours, by_hand)]))
+    assert {name: each.baseline.median for name, each in found.items() if each.baseline} == {
+        "hibernation": 12,
+        "wake-up": 6,
+        "rotation, first phase": 18,
+        "rotation, second phase": 18,
+        "move": 28,
+    }
+    assert found["wake-up"].ratio == 0.1
+
+
 def test_figures_of_a_creation():
+    seconds = {"api server": 8.0, "deletion": 20.0, "by hand": 6.0, "removal by hand": 15.0}
     runs = [
-        shoot.Creation({"api server": 8.0, "by hand": 6.0}, {"node ready": {"kubelet": 2.0, "sh": 0.01}}),
-        shoot.Creation({"api server": 8.0, "by hand": 6.0}, {"node ready": {"etcd": 4.0, "kubelet": 2.0}}),
+        shoot.Creation(seconds, {"node ready": {"kubelet": 2.0, "sh": 0.01}}),
+        shoot.Creation(seconds, {"node ready": {"etcd": 4.0, "kubelet": 2.0}}),
     ]
     found = valid(shoot.figures(runs))
     assert list(found) == [
         "api server",
+        "deletion",
         "CPU until node ready",
         "CPU until node ready: etcd",
         "CPU until node ready: kubelet",
     ]
     assert found["api server"].ratio == 0.75
+    assert found["deletion"].ratio == 0.75
     assert found["CPU until node ready: etcd"].ours.median == 2  # the other run did not see it
 
 
