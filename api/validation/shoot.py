@@ -331,10 +331,14 @@ def _check_networking(networking: Networking | None, workers: bool, faults: Faul
     for name, cidr in ranges.items():
         if cidr is not None:
             check_cidr(cidr, path / name, faults)
+            if ":" in cidr:
+                faults.invalid(path / name, cidr, "must be a network of IPv4: this version has no IPv6")
     for one, other in overlapping(ranges):
         faults.invalid(path / one, ranges[one], f"overlaps with {other} {ranges[other]}")
     if networking.ip_families is not None and networking.ip_families != ["IPv4"]:
-        faults.unsupported(path / "ipFamilies", networking.ip_families, [], "only [IPv4] is supported")
+        faults.unsupported(
+            path / "ipFamilies", networking.ip_families, [], "only [IPv4] is supported: this version has no IPv6"
+        )
 
 
 def check_cidr(cidr: str, path: Path, faults: Faults) -> None:
