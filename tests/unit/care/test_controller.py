@@ -14,6 +14,7 @@ from activities.clusters import Clusters
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
 from api import resources
+from api.names import in_place_hash_of
 from kube.cache import Key
 from kube.client import WatchEvent
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
@@ -104,6 +105,35 @@ async def test_all_conditions_and_the_label_are_written_once(world: World) -> No
     assert world.garden.count("PATCH", f"{_path()}/status") == 1, "a check without news writes nothing"
     live = world.garden.find(SHOOTS, "demo", "garden-local") or {}
     assert live["metadata"]["labels"]["shoot.gardener.cloud/status"] == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("updated", "state"), [("1.0.1", "Succeeded"), ("1.0.0", "Succeeded"), ("1.0.1", "Processing")]
+)
+async def test_a_pool_is_not_pending_once_its_owner_has_updated_the_last_node(
+    world: World, updated: str, state: str
+) -> None:
+    def pool(version: str) -> dict[str, Any]:
+        machine = {"type": "local", "image": {"name": "local", "version": version}}
+        size = {"minimum": 1, "maximum": 1}
+        return {"name": "a", "updateStrategy": "ManualInPlaceUpdate", "machine": machine, **size}
+
+    spec = {**SHOOT["spec"], "provider": {"type": "local", "workers": [pool("1.0.1")]}}
+    pending = {"pendingWorkerUpdates": {"manualInPlaceUpdate": ["a"]}}
+    operation = {**SHOOT["status"]["lastOperation"], "state": state}
+    status = {**SHOOT["status"], "lastOperation": operation, "inPlaceUpdates": pending}
+    world.garden.put(SHOOTS, {**SHOOT, "spec": spec, "status": status})
+    hashes = {"a": in_place_hash_of({"spec": spec}, pool(updated))}
+    worker = {"metadata": {"name": "demo"}, "spec": {}, "status": {"inPlaceUpdates": {"workerPoolToHashMap": hashes}}}
+    world.seed.put("/apis/extensions.gardener.cloud/v1alpha1/workers", worker, NAMESPACE)
+    async with world.running(CareController(world.clusters, ShootCareConfig(sync_period=timedelta(seconds=0.1)))):
+        if updated == "1.0.1" and state == "Succeeded":
+            await until(lambda: not world.status().get("inPlaceUpdates"))
+            await until(lambda: "ManualInPlaceWorkersUpdated" not in world.conditions("constraints"))
+        else:
+            await until(lambda: "ManualInPlaceWorkersUpdated" in world.conditions("constraints"))
+            await until(lambda: world.shoot.count("GET", "/healthz") > 5)
+            assert world.status()["inPlaceUpdates"] == pending
 
 
 def _path() -> str:

@@ -1,6 +1,7 @@
 """Checks each shoot of the seed, and writes the results into its status."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from activities.seed.namespace import is_foreign
 from api import constants, resources
+from api.decisions import in_place_updates
 from api.decisions.conditions import (
     CHECK_ERROR,
     CONDITIONS,
@@ -34,7 +36,7 @@ from api.resources import Resource
 from kube.cache import Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
-from kube.errors import AnswerTooLarge, ApiError, Forbidden, NotFound
+from kube.errors import AnswerTooLarge, ApiError, Conflict, Forbidden, NotFound
 from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
 from workers.gardenlet.extensions_ready import Heartbeats
@@ -155,12 +157,32 @@ class CareController:
         findings.extend(await self._source_seed(shoot))
         # The Shoot may have changed during the checks, so the results are written into the newest status that we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
+        await self._settle_updates(self._shoots.get(name, namespace) or shoot, technical_id)
         await self._clean_seed(technical_id)
         if client is not None and not _hibernated(shoot):
             await self._repair(shoot, client, remedies)
         return Requeue(self._config.sync_period.total_seconds())
 
     # Writing
+
+    async def _settle_updates(self, shoot: Object, technical_id: str) -> None:
+        """Remove pools from the status whose last node was updated by their owner, while nothing reconciles the Shoot.
+
+        Nothing is written if the Shoot has changed: the flow adds pools. The next check repeats it.
+        """
+        metadata, last = shoot["metadata"], shoot["status"].get("lastOperation") or {}
+        before = in_place_updates.pending_of(shoot)
+        if not before[in_place_updates.MANUAL] or last.get("state") == "Processing":
+            return
+        worker = self._clusters.seed_caches.of(resources.WORKER).get(metadata["name"], technical_id)
+        after = in_place_updates.settled(shoot, worker)
+        if worker is None or after == before:
+            return
+        written = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        patch = {"metadata": written, "status": {"inPlaceUpdates": in_place_updates.status_of(after)}}
+        place = metadata["name"], metadata["namespace"]
+        with contextlib.suppress(Conflict):
+            await self._clusters.garden.patch(resources.SHOOT, *place, patch, subresource="status")
 
     async def _write(self, shoot: Object, findings: Sequence[Finding], constraints_: Sequence[Finding]) -> None:
         status, now = shoot.get("status") or {}, datetime.now(UTC)
