@@ -114,7 +114,7 @@ class ProviderLocalActivities:
                 f"the machines in status.state of {worker} cannot be restored: their content {error}; "
                 "restore the ShootState from a backup of the garden",
             ) from None
-        for each in _wanted(worker):
+        for each in wanted_of(worker):
             if each.name in saved:
                 await self._restore(worker, each, saved[each.name])
 
@@ -124,7 +124,7 @@ class ProviderLocalActivities:
         worker = await self._worker(task)
         if await secret_data(self._seed, worker) is None:
             raise missing_secret(worker)
-        wanted = _wanted(worker)
+        wanted = wanted_of(worker)
         if worker.hibernated:
             await self._forgo_drains(task.namespace)
         for each in wanted:
@@ -145,7 +145,7 @@ class ProviderLocalActivities:
         worker = await self._worker(task)
         if worker.hibernated and not await self._has_machine_controllers(task.namespace):
             return
-        wanted = _wanted(worker)
+        wanted = wanted_of(worker)
         # The status of a MachineDeployment may be older than its spec, which was written just now.
         generations = {
             each.name: (await self._seed.get(MACHINE_DEPLOYMENT, each.name, task.namespace))["metadata"]["generation"]
@@ -157,13 +157,13 @@ class ProviderLocalActivities:
                 yield from _not_rolled_out(name, generation, deployments.get(name), machines.list())
 
         await self._until_nothing(task, missing, JOIN_SECONDS)
-        await write_update_hashes(self._seed, worker, wanted)
+        await write_update_hashes(self._seed, worker, wanted, automatic=True)
 
     @activity.defn(name="provider_local.remove_unwanted_machines")
     async def remove_unwanted_machines(self, task: ExtensionTask) -> None:
         """Delete MachineDeployments of removed pools, then MachineClasses that no machine uses."""
         worker = await self._worker(task)
-        wanted = _wanted(worker)
+        wanted = wanted_of(worker)
         names = {each.name for each in wanted}
         others = set()
         for deployment in await self._seed.list(MACHINE_DEPLOYMENT, task.namespace):
@@ -359,7 +359,8 @@ class ProviderLocalActivities:
                 await delete_quietly(self._seed, SECRET, name, namespace)
 
 
-def _wanted(worker: Extension) -> list[WantedDeployment]:
+def wanted_of(worker: Extension) -> list[WantedDeployment]:
+    """The MachineDeployments that a Worker wants. Raises ApplicationError for sections that cannot be read."""
     infrastructure = provider_section(
         InfrastructureStatus,
         worker.spec.get("infrastructureProviderStatus"),
@@ -376,10 +377,13 @@ def _wanted(worker: Extension) -> list[WantedDeployment]:
     )
 
 
-async def write_update_hashes(seed: KubeClient, worker: Extension, wanted: Iterable[WantedDeployment]) -> None:
+async def write_update_hashes(
+    seed: KubeClient, worker: Extension, wanted: Iterable[WantedDeployment], *, automatic: bool
+) -> None:
     """Write the hashes of in-place updates that all machines of a pool have into the Worker's status.
 
-    Call this when no automatic update is under way. A pool whose manual update is pending keeps its former hash.
+    ``automatic``: all automatic updates are done; otherwise their pools keep the former hash. A pool whose manual
+    update is pending keeps it, too.
     """
     known: Mapping[str, str] = (worker.status.get("inPlaceUpdates") or {}).get("workerPoolToHashMap") or {}
     hashes: dict[str, str | None] = dict.fromkeys(known)
@@ -389,7 +393,7 @@ async def write_update_hashes(seed: KubeClient, worker: Extension, wanted: Itera
         if not each.update:
             continue
         live = await seed.find(MACHINE_DEPLOYMENT, each.name, worker.namespace) if each.is_manual else None
-        if live is not None and not _has_updated(live):
+        if not (_has_updated(live, each) if each.is_manual else automatic):
             pending.add(pool)
         hashes[pool] = known.get(pool) if pool in pending else each.update
     if {pool: value for pool, value in hashes.items() if value is not None} != dict(known):
@@ -397,8 +401,10 @@ async def write_update_hashes(seed: KubeClient, worker: Extension, wanted: Itera
         await seed.patch(WORKER, worker.name, worker.namespace, status, subresource="status")
 
 
-def _has_updated(deployment: Mapping[str, Any]) -> bool:
-    """Whether no machine of a MachineDeployment has an older class, so that no update is pending."""
+def _has_updated(deployment: Mapping[str, Any] | None, wanted: WantedDeployment) -> bool:
+    """Whether no machine of a MachineDeployment has an older class than the wanted one: no update is pending."""
+    if deployment is None or deployment["spec"]["template"]["spec"]["class"]["name"] != wanted.class_name:
+        return False
     status = deployment.get("status") or {}
     return bool(
         status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]

@@ -32,6 +32,7 @@ from workers.lib.temporal import connect, follow_certificate
 from workers.provider_local.access import NAME
 from workers.provider_local.config import ProviderLocalConfig
 from workers.provider_local.load_balancer import LoadBalancerController
+from workers.provider_local.manual_updates import ManualUpdates
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workers.provider_local.shoots import ShootControllers
 from workflows.provider_local import WORKFLOWS
@@ -117,6 +118,7 @@ async def run(config_path: str) -> None:
                 run_heartbeat(seed, config.heartbeat_namespace, holder=MANAGER),
                 *balancers,
                 ShootControllers(seed, caches).run(),
+                ManualUpdates(seed, caches).run(),
                 *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
                 *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),
             ),

@@ -43,6 +43,7 @@ from tests.unit.provider_local.fake_cloud import OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
 from workers.extension.controller import ExtensionController
 from workers.lib.interceptors import ActivityInterceptor
+from workers.provider_local.manual_updates import ManualUpdates
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
@@ -577,3 +578,77 @@ async def test_an_actuator_raises_the_error_inside_of_those_of_temporal(
 
     assert failed.value.type == code
     assert text in failed.value.message
+
+
+def in_place(version: str, strategy: str = "ManualInPlaceUpdate") -> dict[str, Any]:
+    image = {"name": "local", "version": version}
+    settings = {"updateStrategy": strategy, "kubernetesVersion": "1.36.3", "machineImage": image}
+    return {**pool("a", "gardener-node-agent-a"), **settings}
+
+
+def update_of(provider: Provider) -> str:
+    hashes = (provider.status.get("inPlaceUpdates") or {}).get("workerPoolToHashMap") or {}
+    return str(hashes.get("a", ""))
+
+
+async def begin_update(provider: Provider) -> None:
+    """Bring a pool to another version of its image. Its machine has the former class."""
+    await provider.trigger(in_place("1.0.1"), timestamp="2")
+
+    def is_new() -> bool:
+        (found,) = provider.seed.of(MACHINE_DEPLOYMENT)
+        return bool(found["metadata"]["generation"] > 1)
+
+    await provider.seed.until(is_new)
+    (found,) = provider.seed.of(MACHINE_DEPLOYMENT)
+    counts = {"replicas": 1, "updatedReplicas": 0, "availableReplicas": 1}
+    status = {"status": {**counts, "observedGeneration": found["metadata"]["generation"]}}
+    name = found["metadata"]["name"]
+    await provider.seed.patch(MACHINE_DEPLOYMENT, name, CONTROL_PLANE, status, subresource="status")
+
+
+async def test_the_worker_does_not_wait_for_a_manual_update_and_reports_its_end_later(provider: Provider) -> None:
+    """Its hash tells the gardenlet that no node waits for its owner any more."""
+    await provider.trigger(in_place("1.0.0"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+        former = update_of(provider)
+        assert former
+        await begin_update(provider)
+        await provider.seed.until(
+            lambda: (
+                provider.state == "Succeeded"
+                and provider.status["observedGeneration"] == provider.seed.of(WORKER)[0]["metadata"]["generation"]
+            )
+        )
+    assert update_of(provider) == former
+
+    caches = Caches(provider.seed)
+    following = asyncio.create_task(ManualUpdates(provider.seed, caches).run())
+    try:
+        await asyncio.sleep(0.2)
+        assert update_of(provider) == former
+        await provider.roll_out()
+        await provider.seed.until(lambda: update_of(provider) not in ("", former))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await caches.close()
+
+
+async def test_the_worker_waits_for_an_automatic_update(provider: Provider) -> None:
+    await provider.trigger(in_place("1.0.0", "AutoInPlaceUpdate"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        (found,) = provider.seed.of(MACHINE_DEPLOYMENT)
+        status = {"status": {"replicas": 1, "updatedReplicas": 0, "availableReplicas": 1, "observedGeneration": 1}}
+        name = found["metadata"]["name"]
+        await provider.seed.patch(MACHINE_DEPLOYMENT, name, CONTROL_PLANE, status, subresource="status")
+        await asyncio.sleep(0.3)
+        assert provider.state == "Processing"
+        assert not update_of(provider)
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+    assert update_of(provider)
