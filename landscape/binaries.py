@@ -75,6 +75,8 @@ class Tool:
     """Binaries whose package has another name than the one that we use."""
     package: str = "tool"
     """Package to install; ``tool``: all tools of the module."""
+    tests: Mapping[str, str] = field(default_factory=dict)
+    """Binaries that are made of a package's tests, each with that package."""
     emptied: tuple[str, tuple[str, ...]] | None = None
     """A module and files in it that are compiled as empty: we do not use them, or the module does not contain them."""
     replaced: Mapping[str, Path] = field(default_factory=dict)
@@ -132,6 +134,46 @@ def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
             f"{package}.gitMinor": minor,
         },
     )
+
+
+def kubernetes_tests() -> Tool:
+    """Kubernetes' end-to-end tests, and ginkgo, which runs them in several processes.
+
+    Both must have the same version of ginkgo's protocol, so one module builds them, or one release contains them.
+    """
+    base = kubernetes()
+    url = f"https://dl.k8s.io/v{base.version}/kubernetes-test-linux-{_ARCHITECTURE}.tar.gz"
+    binaries = ("e2e.test", "ginkgo")
+    return Tool(
+        name="kubernetes-tests",
+        version=base.version,
+        binaries=binaries,
+        module=base.module,
+        builds="",
+        downloads=(Download(url, f"{url}.sha256", {f"kubernetes/test/bin/{name}": name for name in binaries}),),
+        package="github.com/onsi/ginkgo/v2/ginkgo",
+        tests={"e2e.test": "k8s.io/kubernetes/test/e2e"},
+        variables=base.variables,
+    )
+
+
+def agnhost() -> Tool:
+    """The program that most pods of Kubernetes' end-to-end tests run."""
+    return _of_tests("agnhost", "k8s.io/kubernetes/test/images/agnhost")
+
+
+def nonewprivs() -> Tool:
+    """A program that prints its effective user; in its image it changes to root."""
+    return _of_tests("nonewprivs", "k8s.io/kubernetes/test/images/nonewprivs")
+
+
+def sample_apiserver() -> Tool:
+    """The API server that a test adds to the API of its cluster."""
+    return _of_tests("sample-apiserver", "k8s.io/sample-apiserver")
+
+
+def _of_tests(name: str, package: str) -> Tool:
+    return Tool(name, KUBERNETES_VERSION, (name,), _kubernetes_module(), "", package=package)
 
 
 def etcd() -> Tool:
@@ -426,6 +468,11 @@ def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...
     )
 
 
+def conformance_tools() -> tuple[Tool, ...]:
+    """Binaries of Kubernetes' end-to-end tests and for their images."""
+    return kubernetes_tests(), agnhost(), nonewprivs(), sample_apiserver(), etcd(), pause()
+
+
 def engine_tools() -> tuple[Tool, ...]:
     """Binaries for images for a container engine."""
     return etcd(), temporal_server(), temporal_sql_tool()
@@ -570,10 +617,31 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
     command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
     command += ["-v", *COMPILER_FLAGS, *patched, *tags, "-ldflags", linker, what]
     await _compile(command, tool, module, environment, total, progress)
+    for binary, package in tool.tests.items():
+        await _build_tests(go, package, target / binary, tool, environment, linker, progress)
     for made, wanted in tool.renames.items():
         (target / made).rename(target / wanted)
     if tool.multicall:
         _link_components(tool, target)
+
+
+async def _build_tests(
+    go: str, package: str, target: Path, tool: Tool, environment: Mapping[str, str], linker: str, progress: Progress
+) -> None:
+    """Compile a package's tests into one binary.
+
+    Go does not report the progress of tests, so the packages that the tests import are compiled before.
+    """
+    found = await run(go, "list", "-deps", "-test", package, environment=environment, directory=tool.module)
+    total = len(found.splitlines())
+    template = r'{{join .TestImports "\n"}}{{"\n"}}{{join .XTestImports "\n"}}'
+    found = await run(go, "list", "-f", template, package, environment=environment, directory=tool.module)
+    # Go's own packages have no dot in their first part; they are compiled with the others.
+    imports = [each for each in found.split() if "." in each.partition("/")[0]]
+    progress.say(f"building {target.name} {tool.version} from source: {total} packages")
+    await _compile([go, "build", "-v", *COMPILER_FLAGS, *imports], tool, tool.module, environment, total, progress)
+    linked = [go, "test", "-c", "-vet=off", "-o", str(target), *COMPILER_FLAGS, "-ldflags", linker, package]
+    await _compile(linked, tool, tool.module, environment, total, progress)
 
 
 def _assembled(tool: Tool, scratch: Path) -> Path:

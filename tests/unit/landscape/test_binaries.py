@@ -256,6 +256,41 @@ async def test_without_tags_and_variables_none_are_passed(go, tmp_path):
     assert "-X" not in go.read_text()
 
 
+async def test_tests_of_a_package_are_compiled_into_a_binary(tmp_path, monkeypatch):
+    """The packages that they import come first, because only their compilation reports progress."""
+    notes, program = tmp_path / "calls", tmp_path / "path/go"
+    program.parent.mkdir()
+    program.write_text(f"""#!/bin/sh
+echo "$*" >> {notes}
+case "$*" in
+install*) echo runner > "$GOBIN/runner" ;;
+list*-f*) printf 'fmt\\na.b/used\\na.b/also\\n' ;;
+test*) shift; while [ "$1" != -o ]; do shift; done; echo tests > "$2" ;;
+esac
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    made = replace(tool(binaries=("runner", "a.test")), module=tmp_path, package="a/runner")
+    made = replace(made, tests={"a.test": "a.b/tests"}, variables={"a/version.Version": "1.0"})
+
+    found = await binaries.ensure((made,), SILENT)
+
+    assert content(found["runner"]) == b"runner\n"
+    assert content(found["a.test"]) == b"tests\n"
+    *_, compiled, linked = notes.read_text().splitlines()
+    assert compiled.startswith("build -v ")
+    assert compiled.endswith(" all=-dwarf=false a.b/used a.b/also")
+    assert linked.startswith("test -c ")
+    assert linked.endswith("-ldflags -s -w -X a/version.Version=1.0 a.b/tests")
+
+
+def test_the_programs_of_the_conformance_tests_are_of_the_landscapes_release():
+    """Tests of another release expect another API."""
+    for made in (binaries.kubernetes_tests(), binaries.agnhost(), binaries.sample_apiserver()):
+        assert (made.version, made.module) == (binaries.KUBERNETES_VERSION, binaries.kubernetes().module)
+    assert binaries.kubernetes_tests().variables == binaries.kubernetes().variables
+
+
 def test_kubernetes_is_built_with_its_version():
     """kubelets and API servers compare versions; one without would be 0.0.0."""
     assert binaries.kubernetes(binaries.KUBERNETES_VERSION).variables == {
