@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 
 from api import images
 from landscape.errors import LandscapeError
+from landscape.images import conformance
 from landscape.images.layers import PROJECT, PYTHON_PATH, Layers
 from landscape.images.oci import Blob, Image, write_archive
 from landscape.plan import CACHE_HOME
@@ -70,6 +71,12 @@ def archive_of_gvisor(binaries: Binaries, progress: Progress = lambda _: None) -
         return _Builder(Layers(CACHE, progress), "", binaries).of_gvisor()
 
 
+def archive_for_conformance(binaries: Binaries, agnhost: Path, progress: Progress = lambda _: None) -> Path:
+    """An archive with the images of Kubernetes' conformance tests; ``agnhost``: the source of the image's files."""
+    with _locked(progress):
+        return _Builder(Layers(CACHE, progress), "", binaries).for_conformance(agnhost)
+
+
 def archive_of_program(image: str, binary: Path, progress: Progress = lambda _: None) -> Path:
     """An archive with an image of one static program, which is in the root of the image, like Gardener's extensions."""
     with _locked(progress):
@@ -99,6 +106,55 @@ class _Builder:
 
     def of_program(self, image: str, name: str) -> Path:
         return self._archive(name, [Image(image, (self._binary(name, f"/{name}"),), (f"/{name}",))])
+
+    def for_conformance(self, agnhost: Path) -> Path:
+        """Images of Kubernetes' conformance tests under upstream's names, with upstream's paths and users."""
+        tools, environment = self._layers.conformance(), {"PATH": _PATH}
+        served = [(agnhost / f"porter/localhost.{kind}", f"/localhost.{kind}") for kind in ("crt", "key")]
+        program = self._layers.files(
+            "agnhost", [(Path(self._binaries["agnhost"]), "/agnhost"), *served], [("/agnhost-2", "agnhost")]
+        )
+        pods = Image(conformance.AGNHOST, (tools, program), ("/agnhost",), environment, command=("pause",))
+        busybox = Image(conformance.BUSYBOX, (self._layers.busybox(),), (), environment, command=("sh",))
+        nginx = Image(
+            conformance.NGINX,
+            (tools, self._layers.own_files("nginx")),
+            ("/usr/sbin/nginx", "-e", "/dev/stderr", "-c", "/etc/nginx/foreground.conf"),
+            environment,
+            stop_signal="SIGQUIT",
+        )
+        privileged = self._layers.setuid("nonewprivs", Path(self._binaries["nonewprivs"]), "/usr/local/bin/nnp")
+        servers = [
+            Image(conformance.NONEWPRIVS, (tools, privileged), (), environment, command=("nnp",)),
+            Image(
+                conformance.SAMPLE_APISERVER,
+                (self._binary("sample-apiserver", "/sample-apiserver"),),
+                ("/sample-apiserver",),
+            ),
+            Image(conformance.ETCD, (self._binary("etcd", "/usr/local/bin/etcd"),), (), environment),
+        ]
+        demos = [
+            replace(pods, name=name, layers=(tools, program, self._demo(agnhost, animal)), command=("test-webserver",))
+            for animal, name in (("kitten", conformance.KITTEN), ("nautilus", conformance.NAUTILUS))
+        ]
+        contents = [
+            pods,
+            replace(pods, name=conformance.AGNHOST_BEFORE),
+            replace(pods, name=conformance.GLIBC_DNS, layers=(tools,), entrypoint=(), command=("bash",)),
+            *demos,
+            busybox,
+            replace(busybox, name=conformance.NONROOT, user="1234"),
+            nginx,
+            replace(nginx, name=conformance.NGINX_NEW),
+            *servers,
+            replace(self._pause(), name=conformance.PAUSE),
+        ]
+        return self._archive("conformance", contents)
+
+    def _demo(self, agnhost: Path, animal: str) -> Blob:
+        """The files that the pods of a demonstration serve: a picture and its name."""
+        source = agnhost.parent / animal / "html"
+        return self._layers.files(animal, [(source / name, f"/{name}") for name in ("data.json", f"{animal}.jpg")])
 
     def of_gvisor(self) -> Path:
         names = ("runsc", "containerd-shim-runsc-v1")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -76,6 +77,48 @@ class Layers:
     def postgresql(self) -> Blob:
         """The Debian tree of a database server."""
         return self._tree("postgresql", trees.postgresql_key(), trees.make_postgresql)
+
+    def conformance(self) -> Blob:
+        """The Debian tree with the commands that pods of Kubernetes' end-to-end tests run."""
+        key = trees.conformance_key()
+        return self._remember("conformance", key, lambda: self.store.add_tree(self._conformance_tree(key)))
+
+    def busybox(self) -> Blob:
+        """One static program under the names of all commands that it has, and the files that they read."""
+        key = trees.conformance_key()
+
+        def fill(root: Path) -> None:
+            program = self._conformance_tree(key) / "bin/busybox"
+            for directory in ("bin", "etc", "home", "root", "tmp", "usr/sbin", "var"):
+                (root / directory).mkdir(parents=True)
+            (root / "tmp").chmod(0o1777)
+            shutil.copyfile(program, root / "bin/busybox")
+            (root / "bin/busybox").chmod(0o755)
+            listed = subprocess.run([root / "bin/busybox", "--list"], capture_output=True, text=True, check=True)
+            for command in sorted(set(listed.stdout.split()) - {"busybox"}):
+                (root / "bin" / command).symlink_to("busybox")
+            users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n"
+            (root / "etc/passwd").write_text(users)
+            (root / "etc/group").write_text("root:x:0:\nnobody:x:65534:\n")
+
+        return self._made("busybox", key, fill)
+
+    def _conformance_tree(self, key: str) -> Path:
+        tree = self._trees / f"conformance-{key}"
+        if not tree.exists():
+            trees.make_conformance(tree, self._cache / "debs", self._progress)
+        return tree
+
+    def setuid(self, name: str, file: Path, path: str) -> Blob:
+        """An executable that runs as its owner, root."""
+
+        def fill(root: Path) -> None:
+            target = root / path.lstrip("/")
+            target.parent.mkdir(parents=True)
+            shutil.copyfile(file, target)
+            target.chmod(0o4755)
+
+        return self._made(name, _digest([json.dumps(_identity([(file, path)]))]), fill)
 
     def own_files(self, name: str) -> Blob:
         """Scripts and configuration: the content of ``files/NAME``, with paths as in the image."""

@@ -43,6 +43,8 @@ class Image:
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = "0"
     stop_signal: str = "SIGTERM"
+    command: tuple[str, ...] = ()
+    """Arguments of the entrypoint, which a container may replace."""
 
     def config(self) -> bytes:
         return _json(
@@ -56,7 +58,8 @@ class Image:
                     "Env": [f"{name}={value}" for name, value in sorted(self.environment.items())],
                     "WorkingDir": "/",
                     "StopSignal": self.stop_signal,
-                },
+                }
+                | ({"Cmd": list(self.command)} if self.command else {}),
                 # Uncompressed, so a layer's digest is its diff id.
                 "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in self.layers]},
                 "history": [{"created": _EPOCH, "created_by": "gardener landscape"} for _ in self.layers],

@@ -39,6 +39,17 @@ MACHINE_PACKAGES = (
 
 POSTGRESQL_PACKAGES = (f"postgresql-{images.POSTGRESQL_VERSION}",)
 
+CONFORMANCE_PACKAGES = (
+    "bind9-dnsutils", "busybox-static", "curl", "iperf", "iproute2", "netcat-openbsd", "nginx-light", "procps",
+    "socat", "wget",
+)  # fmt: skip
+"""Commands that pods of Kubernetes' end-to-end tests run; busybox and nginx also have images of their own."""
+_USERS_OF_AGNHOST = {
+    "passwd": "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n",
+    "group": "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n",
+}
+"""A user with a further group, which a test looks for in the image."""
+
 # Documentation, which is not needed in a container.
 _SUPERFLUOUS = (
     "boot", "media", "mnt", "srv",
@@ -77,6 +88,10 @@ def machine_key() -> str:
 
 def postgresql_key() -> str:
     return _key("postgresql", POSTGRESQL_PACKAGES, ())
+
+
+def conformance_key() -> str:
+    return _key("conformance", CONFORMANCE_PACKAGES, tuple(_USERS_OF_AGNHOST.values()))
 
 
 def make_base(directory: Path, debs: Path, progress: Callable[[str], None]) -> None:
@@ -132,6 +147,17 @@ def make_postgresql(directory: Path, debs: Path, progress: Callable[[str], None]
         sockets = tree / "run/postgresql"
         sockets.mkdir()
         sockets.chmod(0o1777)
+
+
+def make_conformance(directory: Path, debs: Path, progress: Callable[[str], None]) -> None:
+    """Make the tree of images of Kubernetes' end-to-end tests at ``directory``."""
+    progress("Debian tree for Kubernetes' end-to-end tests (debootstrap, about 60 s)")
+    with _unfinished(directory) as tree:
+        debootstrap(tree, CONFORMANCE_PACKAGES, debs)
+        for name, lines in _USERS_OF_AGNHOST.items():
+            _append(tree / "etc" / name, lines)
+        (tree / "uploads").mkdir()
+        _empty(tree)
 
 
 def compile_python(base: Path, directory: Path, place: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from landscape import images
-from landscape.images import Role
+from landscape import binaries, images
+from landscape.images import Role, conformance
 from landscape.images.layers import Layers
 from landscape.images.oci import Blob
 from landscape.lifecycle import TOOLS
@@ -44,7 +44,7 @@ def without_debian(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
         return layer
 
-    for name in ("base", "machine", "packages", "code"):
+    for name in ("base", "machine", "packages", "code", "conformance", "busybox"):
         monkeypatch.setattr(Layers, name, small(name))
     monkeypatch.setattr(images, "CACHE", tmp_path / "cache")
 
@@ -132,3 +132,48 @@ def test_our_code_comes_last(role: Role, tmp_path: Path) -> None:
 
     assert made[-1].name.startswith(f"code-{role}-")
     assert len(made) == len(set(made))
+
+
+@pytest.fixture
+def for_conformance(tmp_path: Path) -> Path:
+    """The archive of the conformance tests' images."""
+    source = tmp_path / "images"
+    for animal in ("kitten", "nautilus"):
+        (source / animal / "html").mkdir(parents=True)
+        for file in ("data.json", f"{animal}.jpg"):
+            (source / animal / "html" / file).write_text(animal)
+    (source / "agnhost/porter").mkdir(parents=True)
+    for kind in ("crt", "key"):
+        (source / f"agnhost/porter/localhost.{kind}").write_text(kind)
+    made = tmp_path / "bin"
+    made.mkdir()
+    found = {name: str(made / name) for tool in binaries.conformance_tools() for name in tool.binaries}
+    for path in found.values():
+        Path(path).write_text(path)
+    return images.archive_for_conformance(found, source / "agnhost")
+
+
+def test_conformance_tests_have_their_images_with_upstreams_commands(for_conformance: Path) -> None:
+    """Tests set arguments, or none: they count on the entrypoints and default commands."""
+    found = configs(for_conformance)
+
+    assert found.keys() == conformance.ALL
+    agnhost = found["registry.k8s.io/e2e-test-images/agnhost:2.66.1"]
+    assert (agnhost["Entrypoint"], agnhost["Cmd"]) == (["/agnhost"], ["pause"])
+    assert found["registry.k8s.io/e2e-test-images/kitten:1.8"]["Cmd"] == ["test-webserver"]
+    assert found["registry.k8s.io/e2e-test-images/nonroot:1.5"]["User"] == "1234"
+    assert found["registry.k8s.io/e2e-test-images/nonewprivs:1.4"]["Cmd"] == ["nnp"]
+    assert "Cmd" not in found["registry.k8s.io/pause:3.10.2"]
+
+
+def test_the_program_that_must_not_become_root_would_become_root(for_conformance: Path) -> None:
+    """Without the bit its test would pass on a node that allows everything."""
+    modes: dict[str, int] = {}
+    with tarfile.open(for_conformance) as archive:
+        for blob in archive.getmembers():
+            if blob.size > 10_000:  # a layer: tar pads its archives
+                with tarfile.open(fileobj=archive.extractfile(blob)) as layer:
+                    modes |= {entry.name.removeprefix("./"): entry.mode for entry in layer.getmembers()}
+
+    assert modes["usr/local/bin/nnp"] == 0o4755
+    assert modes["agnhost"] == 0o755

@@ -1,0 +1,26 @@
+"""Images of Kubernetes' conformance tests for the machines of a landscape, only on request."""
+
+import asyncio
+
+from landscape import binaries, images
+from landscape.images.store import publish
+from landscape.lifecycle import TOOLS
+from landscape.plan import Plan
+from landscape.progress import Progress
+
+_AGNHOST = "test/images/agnhost"
+
+
+async def offer_images(plan: Plan, progress: Progress) -> binaries.Binaries:
+    """Give new machines the images of the conformance tests; returns the binaries of the tests. Safe to repeat.
+
+    An ``up`` takes the images from machines that it makes later: repeat this afterwards.
+    """
+    found = await binaries.ensure(binaries.conformance_tools(), progress)
+    source = await binaries.published_files(binaries.agnhost(), "k8s.io/kubernetes", progress)
+    of_shoots = await binaries.ensure(TOOLS["shoot"](plan.kubernetes_version), progress)
+    with progress.step("images of the conformance tests, for new machines"):
+        archive = await asyncio.to_thread(images.archive_for_conformance, found, source / _AGNHOST, progress.say)
+        others = await asyncio.to_thread(images.archives_for, "shoot", plan.kubernetes_version, of_shoots, progress.say)
+        await publish(plan.machine_images, [*others, archive])
+    return found
