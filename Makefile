@@ -15,7 +15,7 @@ BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos histories benchmark-resource-manager benchmark-compare lint docs site format lock clean python browser
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos conformance histories benchmark-resource-manager benchmark-compare lint docs site format lock clean python browser
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -77,6 +77,9 @@ soak: venv ## Run thousands of simulated takeovers and disturbed watches, and se
 
 chaos: venv packages ## Kill workers at every point of a Seed's flows, and servers in the middle, and compare effects by audit logs; PARTS: Create, Delete, planted.
 	$(BIN)/python -m tests.chaos build/chaos.json $(PARTS)
+
+conformance: venv packages ## Run Kubernetes' conformance specs on a Shoot of two nodes: ARGS="--shard 1/4 --minutes 20 --focus REGEX".
+	$(BIN)/python -m tests.conformance $(ARGS)
 
 benchmark-resource-manager: venv ## Measure a resource manager with 500 objects, beside kubectl apply.
 	$(BIN)/python -m benchmarks.resource_manager -o json
