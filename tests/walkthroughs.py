@@ -56,6 +56,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "kubectl annotate seed seed-1": "tests/landscape/test_own_credentials.py",
         "kubectl -n garden annotate secret gardener-admission": "tests/landscape/test_own_credentials.py",
     },
+    "docs/conformance.md": {"": "tests/conformance/test_command.py"},
     "docs/extensions.md": {"": "tests/landscape/test_installations.py"},
     "docs/operations/garden-tests.md": {
         "gardener test --garden garden.yaml --project local --shoot": "tests/landscape/test_garden_tests.py",

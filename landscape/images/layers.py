@@ -43,6 +43,8 @@ from workers.cli.main import main
 sys.exit(main())
 """
 
+_USERS_OF_BUSYBOX = {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n"}
+
 _KEPT_SECONDS = 7 * 24 * 3600.0
 
 PYTHON_PATH = "/opt/gardener/code:/opt/gardener/packages"
@@ -97,11 +99,10 @@ class Layers:
             listed = subprocess.run([root / "bin/busybox", "--list"], capture_output=True, text=True, check=True)
             for command in sorted(set(listed.stdout.split()) - {"busybox"}):
                 (root / "bin" / command).symlink_to("busybox")
-            users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n"
-            (root / "etc/passwd").write_text(users)
-            (root / "etc/group").write_text("root:x:0:\nnobody:x:65534:\n")
+            for name, line in _USERS_OF_BUSYBOX.items():
+                (root / "etc" / name).write_text(line)
 
-        return self._made("busybox", key, fill)
+        return self._made("busybox", _digest([key, *_USERS_OF_BUSYBOX.values()]), fill)
 
     def _conformance_tree(self, key: str) -> Path:
         tree = self._trees / f"conformance-{key}"

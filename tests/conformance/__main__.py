@@ -92,8 +92,6 @@ def _say(text: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
-    # As Ctrl-C: ginkgo and the landscape end in order.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(options)
     except (LandscapeError, PreparationFailed, UsageError, pytest.fail.Exception) as error:
@@ -105,4 +103,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C: ginkgo and the landscape end in order.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

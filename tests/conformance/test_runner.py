@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.results import PreparationFailed, Result, Results
-from tests.conformance.runner import Suite, run_all
+from tests.conformance.runner import Suite, run_all, slow_last
 
 NAMES = [f"[sig-a] {number:02} [Conformance]" for number in range(70)]
 GINKGO = """#!/usr/bin/python3 -I
@@ -69,6 +69,11 @@ def test_specs_that_have_a_result_do_not_run_again(suite: Callable[[str], Suite]
     assert results[NAMES[0]].seconds == 1
 
 
+def test_slow_specs_come_last() -> None:
+    """One that waits for minutes would else be in the first batch of each run."""
+    assert slow_last(["a [Slow]", "b", "c [Slow] [Other]", "d"]) == ["b", "d", "a [Slow]", "c [Slow] [Other]"]
+
+
 def test_with_little_time_left_no_specs_start(suite: Callable[[str], Suite], tmp_path: Path) -> None:
     results = Results(tmp_path / "results.json", "1.37.1")
 
@@ -113,11 +118,11 @@ def test_ginkgo_is_interrupted_with_its_run_and_writes_its_report(
     assert (waiting.output / "report.json").exists()
 
 
-def test_the_person_s_kubeconfig_is_not_passed_on(
+def test_the_users_own_kubeconfig_is_not_passed_on(
     suite: Callable[[str], Suite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kubectl would use it in specs that name none."""
-    monkeypatch.setenv("KUBECONFIG", "/home/somebody/.kube/config")
+    monkeypatch.setenv("KUBECONFIG", "/home/user/.kube/config")
     looking = suite('print(os.environ.get("KUBECONFIG"))\nsys.stdout.flush()\nreport()')
 
     looking.run(NAMES, 60)
