@@ -21,7 +21,7 @@ from tests.landscape.shoots import CREATION, NAMESPACE, Shoot, eventually, refus
 from workers.lib.access import User
 from workers.subresources.kubeconfigs import ADMIN, Kubeconfigs
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(CREATION + 120, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(CREATION + 120, func_only=True)]
 
 _HALF_SECONDS = 180
 _LIFE_SECONDS = 5
