@@ -42,8 +42,13 @@ def find_garden_kubeconfig(path: str | None) -> Path:
 
 
 def garden_client(path: str | None) -> KubeClient:
-    """A client of the garden by the user's own kubeconfig, which may get credentials from a program."""
-    return KubeClient.from_kubeconfig(find_garden_kubeconfig(path), run_programs=True)
+    """A client of the garden by the user's own kubeconfig."""
+    return own_client(find_garden_kubeconfig(path))
+
+
+def own_client(kubeconfig: str | Path) -> KubeClient:
+    """A client by a kubeconfig of the user's own, which may get credentials from a program."""
+    return KubeClient.from_kubeconfig(kubeconfig, run_programs=True)
 
 
 def garden_credentials(path: Path) -> Endpoint:

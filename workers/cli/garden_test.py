@@ -18,7 +18,7 @@ import yaml
 from api import resources
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
-from workers.cli.connection import garden_client
+from workers.cli.connection import garden_client, own_client
 from workers.cli.garden_tests import changes, default, leftovers
 from workers.cli.garden_tests.context import RUN_LABEL, Context
 from workers.cli.garden_tests.model import GardenTest, Label, TestFailed, garden_test, selected
@@ -215,7 +215,7 @@ async def _run(order: _Order, results: list[Result]) -> None:
         garden = await stack.enter_async_context(garden_client(order.garden))
         seed = None
         if order.seed:
-            seed = await stack.enter_async_context(KubeClient.from_kubeconfig(order.seed, run_programs=True))
+            seed = await stack.enter_async_context(own_client(order.seed))
         namespace = await _project_namespace(garden, order.project)
         name = order.shoot or (order.manifest or {})["metadata"]["name"]
 
