@@ -128,6 +128,9 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.bastions.BastionController._hold ensure_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._take_down remove_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._tell patch": (f"patch {BASTION}/status garden-local/mine",),
+    "workers.gardenlet.care.controller.CareController._settle_updates patch": (
+        f"patch {SHOOT}/status garden-local/demo",
+    ),
     "workers.gardenlet.care.controller.CareController._write patch": (
         f"patch {SHOOT} garden-local/demo",
         f"patch {SHOOT}/status garden-local/demo",
