@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -99,6 +99,15 @@ def test_a_run_without_any_result_does_not_repeat_itself(suite: Callable[[str], 
         run_all(nothing, NAMES, Results(tmp_path / "results.json", "1.37.1"), 600, print)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts its background processes so that they ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ginkgo_is_interrupted_with_its_run_and_writes_its_report(
     suite: Callable[[str], Suite], tmp_path: Path
 ) -> None:
