@@ -31,15 +31,9 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 5.0
 """Seconds between retries of an operation that a user must make possible first. Short, because the user may be waiting
 for the result."""
-_DRAIN_SECONDS = 2.0
-"""Seconds between two checks of a node that is being drained."""
-_EVICTION_SECONDS = 20
-"""Seconds that one of a machine's ``maxEvictRetries`` stands for. Source: pause between retries in
-machine-controller-manager."""
 _PATIENCE = timedelta(minutes=5)
 """A drain that takes longer than this, or than half of its timeout, is reported as a fault, although it may still
 succeed."""
-_LISTED_PODS = 5
 _JOINING_SECONDS = 15.0
 """Seconds between two looks at what the kubelet of a machine without Node says."""
 _QUOTED = 300
@@ -221,7 +215,7 @@ class MachineController:
             driver, resolved = self._driver(class_), await self._resolve(class_)
             await self._watch(driver, resolved)
             if not await driver.delete(machine, resolved):
-                return Requeue(_DRAIN_SECONDS)  # usually the driver reports earlier that the machine is gone
+                return Requeue(nodes.DRAIN_SECONDS)  # usually the driver reports earlier that the machine is gone
         await self._clean_shoot(machine, forced=forced)
         live = await self._seed.find(MACHINE, name, self._namespace)
         if live is not None:
@@ -239,9 +233,7 @@ class MachineController:
         if since >= allowed:
             _log.warning("machine %s is deleted though its node is not empty after %s", name, allowed)
             return []
-        retries = machine["spec"].get("maxEvictRetries")
-        evict = retries is None or since < timedelta(seconds=retries * _EVICTION_SECONDS)
-        return await nodes.drain(self._shoot, name, evict=evict)
+        return await nodes.drain(self._shoot, name, evict=nodes.may_evict(machine, since))
 
     async def _report_drain(self, machine: Object, staying: list[StayingPod]) -> Requeue:
         """Write into the status which pods the drain waits for; as a fault if that takes long or would never end."""
@@ -250,12 +242,10 @@ class MachineController:
         if not stuck and since < min(_PATIENCE, allowed / 2):
             description = f"Draining the node, {len(staying)} pods are left"
             await self._write_phase(machine, "Terminating", "Delete", "Processing", description)
-            return Requeue(_DRAIN_SECONDS)
-        shown = stuck or staying
-        more = f"; and {len(shown) - _LISTED_PODS} more" if len(shown) > _LISTED_PODS else ""
+            return Requeue(nodes.DRAIN_SECONDS)
         until = datetime.fromisoformat(machine["metadata"]["deletionTimestamp"]) + allowed
         description = (
-            f"node {machine['metadata']['name']} cannot be drained: {'; '.join(map(str, shown[:_LISTED_PODS]))}{more};"
+            f"node {machine['metadata']['name']} cannot be drained: {nodes.listed(stuck or staying)};"
             f" allow their eviction, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
         )
         await self._write_phase(

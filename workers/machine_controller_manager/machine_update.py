@@ -10,7 +10,6 @@ counts as the result of its own update, while this controller waits for the resu
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from api.constants import TAINT_CRITICAL_COMPONENTS_NOT_READY
@@ -28,10 +27,6 @@ from workers.machine_controller_manager.objects import age_of, duration, write_s
 _log = logging.getLogger(__name__)
 
 _OPERATION = "InPlaceUpdate"
-_DRAIN_SECONDS = 2.0
-_EVICTION_SECONDS = 20
-"""Seconds that one of a machine's ``maxEvictRetries`` stands for, as for a machine that is deleted."""
-_LISTED_PODS = 5
 _QUOTED = 300
 """Maximum number of characters of a node agent's reason in a Machine's status: a machine writes it."""
 _NOT_READY = {"key": TAINT_CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule"}
@@ -54,8 +49,9 @@ class MachineUpdate:
             return await self._await(machine)
         if not in_place.is_released(machine):
             if staying := await self._drain(machine, node):
-                await self._write(machine, phase_of(machine), "Processing", _draining(staying))
-                return Requeue(_DRAIN_SECONDS)
+                description = f"Draining the node for its in-place update: {nodes.listed(staying)}"
+                await self._write(machine, phase_of(machine), "Processing", description)
+                return Requeue(nodes.DRAIN_SECONDS)
             await self._release(machine, node)
             return Requeue(0)
         # Not from the cache: its Node may be older than the release, and show the result of an earlier update.
@@ -110,9 +106,7 @@ class MachineUpdate:
             if staying:
                 _log.warning("machine %s is updated though its node is not empty after %s", name, allowed)
             return []
-        retries = machine["spec"].get("maxEvictRetries")
-        evict = retries is None or since < timedelta(seconds=retries * _EVICTION_SECONDS)
-        return await nodes.drain(self._shoot, name, evict=evict)
+        return await nodes.drain(self._shoot, name, evict=nodes.may_evict(machine, since))
 
     async def _release(self, machine: Object, node: Object) -> None:
         """Tell the node agent that it may update the machine.
@@ -177,9 +171,3 @@ class MachineUpdate:
         if {key: last.get(key) for key in operation} != operation:
             wanted["lastOperation"] = {**operation, "lastUpdateTime": timestamp(), "errorCode": None}
         await write_status(self._seed, MACHINE, machine, wanted)
-
-
-def _draining(staying: list[StayingPod]) -> str:
-    told = "; ".join(map(str, staying[:_LISTED_PODS]))
-    more = f"; and {len(staying) - _LISTED_PODS} more" if len(staying) > _LISTED_PODS else ""
-    return f"Draining the node for its in-place update: {told}{more}"

@@ -121,6 +121,12 @@ class StayingPod:
         return f"{self.name}: {self.why}"
 
 
+DRAIN_SECONDS = 2.0
+"""Seconds between two checks of a node that is being drained."""
+_EVICTION_SECONDS = 20
+"""Seconds that one of a machine's ``maxEvictRetries`` stands for. Source: pause between retries in
+machine-controller-manager."""
+_LISTED_PODS = 5
 UNREADY_DRAIN = timedelta(minutes=5)
 """A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
 Gardener."""
@@ -141,6 +147,18 @@ async def drain(shoot: KubeClient, name: str, *, evict: bool = True) -> list[Sta
     spaces = {each["metadata"]["namespace"] for each, refusal in zip(pods, refusals, strict=True) if refusal}
     budgets = [each for space in sorted(spaces) for each in await shoot.list(POD_DISRUPTION_BUDGET, space)]
     return [_staying(each, refusal, budgets) for each, refusal in zip(pods, refusals, strict=True)]
+
+
+def may_evict(machine: Mapping[str, Any], since: timedelta) -> bool:
+    """Whether a drain that began so long ago evicts pods; after that it deletes them."""
+    retries = machine["spec"].get("maxEvictRetries")
+    return retries is None or since < timedelta(seconds=retries * _EVICTION_SECONDS)
+
+
+def listed(pods: Sequence[StayingPod]) -> str:
+    """The first pods that a drain waits for, and how many there are besides."""
+    more = f"; and {len(pods) - _LISTED_PODS} more" if len(pods) > _LISTED_PODS else ""
+    return "; ".join(map(str, pods[:_LISTED_PODS])) + more
 
 
 async def pods_on(shoot: KubeClient, name: str) -> Objects:
