@@ -32,6 +32,7 @@ from benchmarks.shoot import EXAMPLE, answers, deletion, user_kubeconfig
 from kube.cache import Caches
 from kube.client import KubeClient, Object
 from workers.cli.connection import landscape_facts
+from workers.cli.garden_tests.changes import phases
 from workers.cli.garden_tests.context import Context
 from workers.cli.garden_tests.model import TestFailed
 
@@ -143,14 +144,8 @@ async def _timed(operation: Awaitable[object]) -> float:
 
 async def _rotated(shoot: Context, step: str, phase: str) -> None:
     """Start or complete the rotation of all credentials, and wait until both two-phase rotations have a phase."""
-
-    def done(live: Object) -> bool:
-        rotation = live["status"].get("credentials", {}).get("rotation") or {}
-        names = ("certificateAuthorities", "serviceAccountKey")
-        return all(rotation.get(name, {}).get("phase") == phase for name in names)
-
     await shoot.operate(f"rotate-credentials-{step}")
-    await shoot.until(done, f"all credentials are {phase}", seconds=None)
+    await shoot.until(lambda live: phases(live) == {phase}, f"all credentials are {phase}", seconds=None)
     await shoot.reconciled()
 
 

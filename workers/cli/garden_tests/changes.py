@@ -33,12 +33,12 @@ async def rotation(context: Context) -> None:
     old = await context.open_cluster()
     try:
         await context.operate("rotate-credentials-start")
-        await context.until(lambda shoot: _phases(shoot) == {"Prepared"}, "rotations are prepared", seconds=None)
+        await context.until(lambda shoot: phases(shoot) == {"Prepared"}, "rotations are prepared", seconds=None)
         await context.reconciled()
         await old.list(resources.NAMESPACE)
         await (await context.cluster(renew=True)).list(resources.NAMESPACE)
         await context.operate("rotate-credentials-complete")
-        await context.until(lambda shoot: _phases(shoot) == {"Completed"}, "rotations are completed", seconds=None)
+        await context.until(lambda shoot: phases(shoot) == {"Completed"}, "rotations are completed", seconds=None)
         await context.reconciled()
         await (await context.cluster(renew=True)).list(resources.NAMESPACE)
         try:
@@ -96,7 +96,7 @@ async def machine(context: Context) -> None:
     await context.healthy()
 
 
-def _phases(shoot: dict[str, Any]) -> set[str]:
+def phases(shoot: dict[str, Any]) -> set[str]:
     """Phases of the rotations that have two steps."""
     found = shoot["status"].get("credentials", {}).get("rotation") or {}
     return {found.get(name, {}).get("phase", "") for name in ("certificateAuthorities", "serviceAccountKey")}
