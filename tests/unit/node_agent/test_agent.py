@@ -187,10 +187,10 @@ async def test_a_result_is_not_told_for_a_config_that_is_older_than_the_request(
 
     async def get(res: Any, name: str, namespace: str | None = None) -> Any:
         found = await original(res, name, namespace)
-        if res.kind == "Node" and not reads:
+        if res.kind == "Secret" and not reads:  # the last read before the result is written
             reads.append(name)
             put_document(api, updates("two", "b"))
-            set_reason(api, "ReadyForUpdate")
+            set_reason(api, "ReadyForUpdate", again="true")
         return found
 
     written: list[Any] = []
