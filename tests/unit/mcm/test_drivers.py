@@ -1,6 +1,5 @@
 """The machine controllers with the driver of another provider: a cloud that is a dictionary."""
 
-import asyncio
 import base64
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from api.machine.codes import MachineCode
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, NODE
 from kube.cache import Caches
 from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.mcm.processes import running
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.autoscaler_provider.node_groups import instance
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
@@ -118,22 +118,13 @@ class World:
         seed, shoot = Caches(self.seed), Caches(self.shoot)
         drivers: list[Driver] = [self.cloud]
         config = MachineControllerManagerConfig(namespace=NAMESPACE)
-        running = [
-            asyncio.create_task(each.run())
-            for each in (
-                MachineDeploymentController(self.seed, seed, self.shoot, shoot, NAMESPACE),
-                MachineSetController(self.seed, seed, NAMESPACE),
-                MachineController(self.seed, seed, self.shoot, shoot, drivers, config),
-            )
-        ]
-        try:
+        loops = (
+            MachineDeploymentController(self.seed, seed, self.shoot, shoot, NAMESPACE).run(),
+            MachineSetController(self.seed, seed, NAMESPACE).run(),
+            MachineController(self.seed, seed, self.shoot, shoot, drivers, config).run(),
+        )
+        async with running(*loops, caches=(seed, shoot)):
             yield
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            await seed.close()
-            await shoot.close()
 
     async def join(self) -> None:
         """Add the nodes of all machines that exist in the cloud."""

@@ -14,6 +14,7 @@ from kube.cache import Caches
 from kube.controller import Requeue
 from kube.errors import NotFound, Unreachable
 from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.mcm.processes import running
 from tests.unit.mcm.test_sets_and_deployments import deployment, machines, names, set_phase
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.in_place_rollout import Members, Sizes, plan_selection, plan_sizes
@@ -67,23 +68,14 @@ class Pool:
     async def controllers(self, *, helper: bool = True) -> AsyncIterator[None]:
         """The controllers of one process. The helper does the work of clouds, kubelets and node agents."""
         caches, shoot_caches = Caches(self.seed), Caches(self.shoot)
-        running = [
-            asyncio.create_task(each.run())
-            for each in (
-                MachineDeploymentController(self.seed, caches, self.shoot, shoot_caches, NAMESPACE),
-                MachineSetController(self.seed, caches, NAMESPACE),
-            )
+        loops = [
+            MachineDeploymentController(self.seed, caches, self.shoot, shoot_caches, NAMESPACE).run(),
+            MachineSetController(self.seed, caches, NAMESPACE).run(),
         ]
         if helper:
-            running.append(asyncio.create_task(self._help()))
-        try:
+            loops.append(self._help())
+        async with running(*loops, caches=(caches, shoot_caches)):
             yield
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            await caches.close()
-            await shoot_caches.close()
 
     async def _help(self) -> None:
         config = MachineControllerManagerConfig(namespace=NAMESPACE)

@@ -13,6 +13,7 @@ from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from kube.cache import Caches
 from kube.errors import Unreachable
 from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.mcm.processes import running
 from workers.machine_controller_manager.machine_deployment import (
     MachineDeploymentController,
     Scaling,
@@ -33,18 +34,12 @@ def seed() -> FakeCluster:
 async def controllers(seed: FakeCluster) -> AsyncIterator[None]:
     caches, shoot = Caches(seed), FakeCluster()
     shoot_caches = Caches(shoot)
-    running = [
-        asyncio.create_task(MachineDeploymentController(seed, caches, shoot, shoot_caches, NAMESPACE).run()),
-        asyncio.create_task(MachineSetController(seed, caches, NAMESPACE).run()),
-    ]
-    try:
+    loops = (
+        MachineDeploymentController(seed, caches, shoot, shoot_caches, NAMESPACE).run(),
+        MachineSetController(seed, caches, NAMESPACE).run(),
+    )
+    async with running(*loops, caches=(caches, shoot_caches)):
         yield
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        await caches.close()
-        await shoot_caches.close()
 
 
 def deployment(replicas: int, class_: str = "class-a") -> dict[str, Any]:
