@@ -40,7 +40,7 @@ _CALL_SECONDS = 5.0
 """Time limit of one report. An activity that cannot be reported waits for its heartbeat timeout."""
 _CALLS = 50
 """Maximum number of concurrent reports."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
+_FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 """Seconds before the next attempt. The pause doubles with each attempt: an activity that kills its process each time,
 for example because it needs too much memory, must leave other activities time to end."""
 
@@ -59,7 +59,7 @@ class Entry(ApiModel):
     @property
     def pause(self) -> timedelta:
         """Time until the next attempt."""
-        return timedelta(seconds=min(_FIRST_PAUSE * 2 ** min(self.attempt - 1, 16), _LONGEST_PAUSE))
+        return timedelta(seconds=min(_FIRST_PAUSE * 2 ** min(self.attempt - 1, 16), LONGEST_PAUSE))
 
 
 @dataclass(frozen=True)
