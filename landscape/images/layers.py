@@ -86,23 +86,27 @@ class Layers:
         return self._remember("conformance", key, lambda: self.store.add_tree(self._conformance_tree(key)))
 
     def busybox(self) -> Blob:
-        """One static program under the names of all commands that it has, and the files that they read."""
+        """One static program under the names of all commands that it has, a static shell, and the files that they read.
+
+        The shell is bash: busybox's own does not pass on variables whose names are no identifiers, like ``data-1``.
+        """
         key = trees.conformance_key()
 
         def fill(root: Path) -> None:
-            program = self._conformance_tree(key) / "bin/busybox"
+            programs = self._conformance_tree(key) / "bin"
             for directory in ("bin", "etc", "home", "root", "tmp", "usr/sbin", "var"):
                 (root / directory).mkdir(parents=True)
             (root / "tmp").chmod(0o1777)
-            shutil.copyfile(program, root / "bin/busybox")
-            (root / "bin/busybox").chmod(0o755)
+            for name, source in (("busybox", "busybox"), ("sh", "bash-static")):
+                shutil.copyfile(programs / source, root / "bin" / name)
+                (root / "bin" / name).chmod(0o755)
             listed = subprocess.run([root / "bin/busybox", "--list"], capture_output=True, text=True, check=True)
-            for command in sorted(set(listed.stdout.split()) - {"busybox"}):
+            for command in sorted(set(listed.stdout.split()) - {"busybox", "sh"}):
                 (root / "bin" / command).symlink_to("busybox")
             for name, line in _USERS_OF_BUSYBOX.items():
                 (root / "etc" / name).write_text(line)
 
-        return self._made("busybox", _digest([key, *_USERS_OF_BUSYBOX.values()]), fill)
+        return self._made("busybox-with-bash", _digest([key, *_USERS_OF_BUSYBOX.values()]), fill)
 
     def _conformance_tree(self, key: str) -> Path:
         tree = self._trees / f"conformance-{key}"

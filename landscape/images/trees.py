@@ -40,8 +40,8 @@ MACHINE_PACKAGES = (
 POSTGRESQL_PACKAGES = (f"postgresql-{images.POSTGRESQL_VERSION}",)
 
 CONFORMANCE_PACKAGES = (
-    "bind9-dnsutils", "busybox-static", "curl", "iperf", "iproute2", "netcat-openbsd", "nginx-light", "procps",
-    "socat", "wget",
+    "bash-static", "bind9-dnsutils", "busybox-static", "curl", "iperf", "iproute2", "netcat-openbsd", "nginx-light",
+    "procps", "socat", "wget",
 )  # fmt: skip
 """Commands that pods of Kubernetes' end-to-end tests run; busybox and nginx also have images of their own."""
 _USERS_OF_AGNHOST = {
