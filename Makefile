@@ -9,7 +9,8 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 NAME ?= default
 PYTEST_ARGS ?=
 NOT_IN_TEST := not charts and not compose and not container and not upgrade and not slow and not soak
-ON_LANDSCAPE := (landscape or binaries) and $(NOT_IN_TEST)
+ON_LANDSCAPE := landscape and $(NOT_IN_TEST)
+WITH_BINARIES := binaries and not landscape and $(NOT_IN_TEST)
 OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
 BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
@@ -40,12 +41,13 @@ endif
 
 test: venv packages browser ## Run all tests except slow ones; landscape tests bring up their own landscape.
 	@# Tests without a landscape run first: beside them the landscape's clusters would get too little CPU. They wait a third
-	@# of their time, so three processes run them, and the landscape's programs are compiled meanwhile. tests/conftest.py says
-	@# which tests run beside each other, in which order.
+	@# of their time, so three processes run them. The programs of the landscape are compiled beside the first tests, which
+	@# need none of them. tests/conftest.py says which tests run beside each other, in which order.
 	@mkdir -p build; nice -n 19 $(BIN)/gardener landscape prepare > build/prepare.log 2>&1 & \
-	$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
+	$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; wait; \
+	$(BIN)/pytest -m '$(WITH_BINARIES)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); with_binaries=$$?; \
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
-	exit $$((others | on_landscape))
+	exit $$((others | with_binaries | on_landscape))
 
 test-slow: venv packages ## Run tests that use one cluster for minutes: move, repair, rolling update, lost nodes, reconciliation without changes.
 	@landscape/packages.sh gvisor

@@ -83,19 +83,13 @@ def _uses_the_shared_shoot(item: pytest.Function) -> bool:
 
 
 def _place(item: pytest.Function) -> tuple[int, int]:
-    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last.
-
-    Tests with real binaries are the first of the second process. They need no landscape, so they run while the first
-    process has it to itself for the tests that break something.
-    """
+    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last."""
     if _in_one_process(item.path):
         if _has(item, "chaos"):
             return 0, 0
         return 0, 1 if _SECURITY in item.path.parents else 2 if item.path != _DELETES_THE_SHARED_SHOOT else 3
-    if _has(item, "binaries"):
-        return 1, 0
     if _has(item, "landscape"):
-        return 2, 0
+        return 1, 0
     return (3, 0) if _WORKFLOW in item.path.parents else (4, 0)
 
 

@@ -119,6 +119,7 @@ def test_a_shoot_that_wakes_up_has_its_objects(sleeper: Shoot) -> None:
         sleeper.garden("wait", path, f"shoot/{sleeper.name}", "--timeout=60s", timeout=70)
 
 
+@pytest.mark.slow
 def test_a_hibernated_shoot_can_be_deleted(sleeper: Shoot) -> None:
     sleeper.kubectl("create", "namespace", "of-the-user")
     _patch(sleeper, {"hibernation": {"enabled": True}})

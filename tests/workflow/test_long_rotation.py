@@ -297,6 +297,7 @@ async def complete(cluster: Cluster, begun: dict[str, Any]) -> None:
         assert ended["lastCompletionTime"] > begun[kind]["lastInitiationFinishedTime"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_rotation_left_alone_for_40_days_completes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reconciled again and again, asleep for some days, later on by another version, and moved to another seed.

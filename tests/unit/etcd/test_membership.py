@@ -433,6 +433,7 @@ async def test_if_all_have_lost_their_data_the_first_restores_the_backup_and_the
     await backed_up.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_every_member_stops_where_another_seed_has_taken_over(backed_up, tmp_path):
     """Two members that do not know of the takeover would continue to serve."""
     backed_up.tolerance = 3.0
@@ -456,6 +457,7 @@ def upgrade(several: Several, *numbers: int) -> None:
         several.start(number)
 
 
+@pytest.mark.slow
 async def test_members_of_the_version_before_are_upgraded_one_by_one_and_lose_nothing(several):
     """In the order of a StatefulSet."""
     for member in several.members:
@@ -469,6 +471,7 @@ async def test_members_of_the_version_before_are_upgraded_one_by_one_and_lose_no
     await several.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_during_an_upgrade_the_first_member_of_the_old_version_starts_the_cluster(backed_up):
     """The StatefulSet replaces no further pod before the last one is ready, so the first member would wait for ever."""
     for member in backed_up.members:
@@ -486,6 +489,7 @@ async def test_during_an_upgrade_the_first_member_of_the_old_version_starts_the_
     await backed_up.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_the_first_member_believes_no_member_of_the_version_before_that_has_no_certificate(several):
     for number in (1, 2):
         several.members[number].earlier = True

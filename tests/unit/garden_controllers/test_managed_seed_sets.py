@@ -119,8 +119,8 @@ async def _assert_gone_and_nothing_doubled(world: World) -> None:
 
 
 async def test_a_process_killed_between_two_writes_goes_on_and_doubles_nothing(world, server):
-    """The process dies before its nth write; the next one goes on. Each sixth write of the life of a set is tried."""
-    await _die_at_each(world, server, range(0, await _writes(world, server), 6))
+    """The process dies before its nth write; the next one goes on. Each 16th write of the life of a set is tried."""
+    await _die_at_each(world, server, range(0, await _writes(world, server), 16))
 
 
 @pytest.mark.slow
