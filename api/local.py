@@ -3,7 +3,9 @@
 They travel inside ``providerConfig``, ``providerStatus`` and ``providerSpec`` of other kinds.
 """
 
+import hashlib
 from collections.abc import Mapping
+from ipaddress import IPv6Network
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
@@ -28,6 +30,9 @@ class CloudProfileConfig(ApiModel):
     kind: Literal["CloudProfileConfig"] = "CloudProfileConfig"
     machine_network: str
     """CIDR from which machines get their addresses."""
+    machine_network_ipv6: str = Field(default="", alias="machineNetworkIPv6")
+    """CIDR from which each machine gets a second address, of IPv6. Empty: the machines of this cloud have IPv4 only,
+    and it refuses Shoots with both families."""
     images_directory: str = ""
     """Directory on the cloud's host with image archives, mounted read-only into each machine."""
     disks_directory: str = ""
@@ -71,6 +76,22 @@ class MachineProviderSpec(ApiModel):
 def infrastructure_namespace(technical_id: str) -> str:
     """Namespace of the cloud cluster that holds the machines of a shoot."""
     return f"infra-{technical_id}"
+
+
+def is_dual_stack(shoot: Mapping[str, Any]) -> bool:
+    """Whether the networks of a Shoot, as an API object, have both families."""
+    return "IPv6" in ((shoot["spec"].get("networking") or {}).get("ipFamilies") or ())
+
+
+def ipv6_networks(uid: str) -> tuple[str, str]:
+    """IPv6 networks of the pods (/56) and the Services (/112) of a Shoot with this uid; the same at each call.
+
+    They are in a /48 of unique local addresses (RFC 4193), whose 40 bits are a digest of the uid. Two Shoots have the
+    same /48 with probability 2^-40.
+    """
+    prefix = bytes([0xFD]) + hashlib.sha256(f"ipv6-networks/{uid}".encode()).digest()[:5]
+    pods, services = (IPv6Network((prefix + part.to_bytes(2, "big") + bytes(8), 128)) for part in (0, 0x100))
+    return str(pods.supernet(new_prefix=56)), str(services.supernet(new_prefix=112))
 
 
 MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"

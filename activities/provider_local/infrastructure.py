@@ -1,11 +1,12 @@
 """Infrastructure: a namespace of the cloud cluster with the machines of one shoot."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from temporalio.exceptions import ApplicationError
 
-from activities.errors import transient
+from activities.errors import permanent, transient
 from activities.extension import Extension, required_secret_data, secret_data
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.provider import MANAGER, LocalActuator, provider_section
@@ -16,6 +17,8 @@ from api.local import (
     CloudProfileConfig,
     InfrastructureStatus,
     infrastructure_namespace,
+    ipv6_networks,
+    is_dual_stack,
 )
 from api.model import ApiModel
 from api.resources import INFRASTRUCTURE, NAMESPACE
@@ -42,6 +45,32 @@ def cloud_profile_config(extension: Extension) -> CloudProfileConfig:
     return provider_section(CloudProfileConfig, profile["spec"].get("providerConfig"), where)
 
 
+def networks(shoot: Mapping[str, Any], profile: CloudProfileConfig) -> dict[str, list[str]]:
+    """``status.networking``: the networks of nodes, pods and Services, IPv4 first.
+
+    Raises a final error if the Shoot wants both families, and the cloud has no IPv6 network for machines.
+    """
+    networking = shoot["spec"].get("networking") or {}
+    found = {
+        "nodes": [profile.machine_network],
+        "pods": [networking["pods"]] if networking.get("pods") else [],
+        "services": [networking["services"]] if networking.get("services") else [],
+    }
+    if not is_dual_stack(shoot):
+        return found
+    if not profile.machine_network_ipv6:
+        raise permanent(
+            ErrorCode.CONFIGURATION_PROBLEM,
+            "spec.networking.ipFamilies has IPv6, but the machines of this cloud have IPv4 only: its CloudProfile has"
+            " no spec.providerConfig.machineNetworkIPv6",
+        )
+    pods, services = ipv6_networks(shoot["metadata"]["uid"])
+    found["nodes"].append(profile.machine_network_ipv6)
+    found["pods"].append(pods)
+    found["services"].append(services)
+    return found
+
+
 class InfrastructureActuator(LocalActuator):
     """Applies the namespace. A workflow deletes the namespace, because machines need time to stop."""
 
@@ -57,6 +86,7 @@ class InfrastructureActuator(LocalActuator):
         if (own := extension.spec.get("providerConfig")) is not None:
             provider_section(InfrastructureConfig, own, f"spec.providerConfig of {extension}")
         profile = cloud_profile_config(extension)
+        networking = networks(extension.shoot, profile)
         namespace = infrastructure_namespace(extension.namespace)
         with cloud_errors(f"making namespace {namespace} in the cloud", data):
             live = await cloud.apply(
@@ -79,16 +109,11 @@ class InfrastructureActuator(LocalActuator):
                 ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
                 f"namespace {namespace} of an earlier shoot is still being deleted in the cloud",
             )
-        networking = extension.shoot["spec"].get("networking") or {}
         status = InfrastructureStatus(namespace=namespace).model_dump(mode="json")
         return {
             "providerStatus": status,
             "nodesCIDR": profile.machine_network,
-            "networking": {
-                "nodes": [profile.machine_network],
-                "pods": [networking["pods"]] if networking.get("pods") else [],
-                "services": [networking["services"]] if networking.get("services") else [],
-            },
+            "networking": networking,
             "state": {"apiVersion": API_VERSION, "kind": "InfrastructureState", "namespace": namespace},
         }
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import copy
+import itertools
 import json
+from ipaddress import IPv6Network
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from activities.extension import Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator, manifests
+from api.local import ipv6_networks
 from api.resources import INFRASTRUCTURE, MANAGED_RESOURCE, NAMESPACE, NETWORK, SECRET
 from kube.cache import Caches
 from kube.errors import Forbidden, Unauthorized, Unreachable
@@ -88,7 +92,53 @@ async def test_a_shoot_gets_a_namespace_and_learns_the_network_of_its_nodes(
     assert (NAMESPACE, "", CLOUD_NAMESPACE) in cloud.objects
     assert status["nodesCIDR"] == "198.18.8.0/22"
     assert status["providerStatus"]["namespace"] == CLOUD_NAMESPACE
-    assert status["networking"]["pods"] == ["100.112.0.0/16"]
+    assert status["networking"] == {
+        "nodes": ["198.18.8.0/22"],
+        "pods": ["100.112.0.0/16"],
+        "services": ["100.68.0.0/16"],
+    }
+
+
+def dual_stack(machines: str) -> Extension:
+    """An Infrastructure of a Shoot with both families. ``machines``: IPv6 network of machines; empty: none."""
+    cluster = copy.deepcopy(CLUSTER)
+    cluster["spec"]["shoot"]["spec"]["networking"]["ipFamilies"] = ["IPv4", "IPv6"]
+    if machines:
+        cluster["spec"]["cloudProfile"]["spec"]["providerConfig"]["machineNetworkIPv6"] = machines
+    return Extension(INFRASTRUCTURE, infrastructure().object, cluster)
+
+
+async def test_a_shoot_with_both_families_gets_networks_of_both(seed: FakeCluster, cloud: FakeCluster) -> None:
+    """The next reconciliation must give the same networks: nodes and Services keep their addresses."""
+    actuator = InfrastructureActuator(seed, OneCloud(cloud))
+    first, second = [(await actuator.reconcile(dual_stack("2001:2:0:8::/64")))["networking"] for _ in range(2)]
+
+    assert first == second
+    assert [first[each][0] for each in ("nodes", "pods", "services")] == [
+        "198.18.8.0/22",
+        "100.112.0.0/16",
+        "100.68.0.0/16",
+    ]
+    assert first["nodes"][1:] == ["2001:2:0:8::/64"]
+    (pods,), (services,) = ([IPv6Network(each) for each in first[name][1:]] for name in ("pods", "services"))
+    assert (pods.prefixlen, services.prefixlen) == (56, 112)
+    assert not pods.overlaps(services)
+    assert all(IPv6Network("fd00::/8").supernet_of(each) for each in (pods, services))
+    assert services.supernet(new_prefix=48) == pods.supernet(new_prefix=48)
+
+
+def test_two_shoots_have_no_ipv6_network_in_common() -> None:
+    networks = [IPv6Network(each) for uid in ("one", "two") for each in ipv6_networks(uid)]
+
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(networks, 2))
+
+
+async def test_a_cloud_without_ipv6_refuses_a_shoot_with_both_families(seed: FakeCluster, cloud: FakeCluster) -> None:
+    with pytest.raises(ApplicationError, match="only: its CloudProfile has no") as refused:
+        await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(dual_stack(""))
+
+    assert (refused.value.type, refused.value.non_retryable) == ("ERR_CONFIGURATION_PROBLEM", True)
+    assert not cloud.objects
 
 
 @pytest.mark.parametrize(
