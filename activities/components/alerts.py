@@ -3,7 +3,7 @@
 Names, thresholds and labels: as Gardener's, for the metrics of our jobs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from activities.components import (
@@ -48,9 +48,10 @@ class Alert:
         }
 
 
-def rules(*, workers: bool) -> Manifest:
-    """A file of rules. ``workers``: the Shoot has nodes."""
-    groups = {"control-plane": [*_CONTROL_PLANE, *_etcd()], **({"nodes": _NODES} if workers else {})}
+def rules(*, workers: bool, vpn_servers: Sequence[str]) -> Manifest:
+    """A file of rules. ``workers``: the Shoot has nodes. ``vpn_servers``: names of its VPN servers."""
+    nodes = {"nodes": [*_NODES, *_vpn(vpn_servers)]} if workers else {}
+    groups = {"control-plane": [*_CONTROL_PLANE, *_etcd()], **nodes}
     return {"groups": [{"name": name, "rules": [each.rule() for each in found]} for name, found in groups.items()]}
 
 
@@ -107,6 +108,17 @@ _NODES = (
           "1h", "warning", "kubelet", f"The volume of {_CLAIM} will be full within four days at its present rate.",
           "shoot", "owner"),
 )  # fmt: skip
+
+
+def _vpn(servers: Sequence[str]) -> Iterator[Alert]:
+    clients = f'envoy_cluster_membership_healthy{{job=~"{"|".join(servers)}",envoy_cluster_name="shoot"}}'
+    yield Alert("VPNShootNoPods", f"(sum({clients}) or vector(0)) == 0", "30m", "critical", "vpn",
+                "No client of the VPN answers: the API server reaches no nodes, pods and webhooks.",
+                "shoot", "operator")  # fmt: skip
+    if len(servers) > 1:
+        yield Alert("VPNServerLost", f"count({clients} > 0) < {len(servers)}", "30m", "warning", "vpn",
+                    "A VPN server does not answer, or has no client. The other one carries all requests.",
+                    visibility="operator")  # fmt: skip
 
 
 def _etcd() -> Iterator[Alert]:

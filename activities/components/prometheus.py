@@ -4,7 +4,7 @@ Prometheus scrapes pods of its own namespace directly, and nodes through the API
 the gateway, with a password. Retention and names of jobs: as Gardener's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from activities.components import (
     cluster_autoscaler,
     connections,
     controller_manager,
+    envoy,
     exporters,
     kube_state_metrics,
     machine_controller_manager,
@@ -47,6 +48,8 @@ class Prometheus:
     api_server: str
     """Host name under which users reach the API server."""
     workers: bool = True
+    vpn_servers: Sequence[str] = ()
+    """Names of the VPN servers; empty without workers."""
     alerted: str = ""
     """Name of the Secret with the password for the Shoot's Alertmanager; empty if the Shoot has no Alertmanager."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +61,7 @@ def objects(prometheus: Prometheus) -> list[Manifest]:
     served, namespace = prometheus.served, prometheus.served.namespace
     files = {
         "prometheus.yaml": base.to_json(configuration(prometheus)),
-        "rules.yaml": base.to_json(alerts.rules(workers=prometheus.workers)),
+        "rules.yaml": base.to_json(alerts.rules(workers=prometheus.workers, vpn_servers=prometheus.vpn_servers)),
     }
     config = base.versioned_config_map(NAME, namespace, files, labels=served.labels)
     return [
@@ -114,6 +117,7 @@ def configuration(prometheus: Prometheus) -> Manifest:
             _node_job(name, path)
             for name, path in zip(("kubelet", "cadvisor"), prometheus_policy.KUBELET_PATHS, strict=True)
         ]
+        jobs += [_vpn_server(name) for name in prometheus.vpn_servers]
         of_exporter = prometheus_policy.NODE_EXPORTER_PATH, exporters.NODE_EXPORTER_PORT
         jobs += [_node_job(exporters.NODE_EXPORTER, *of_exporter), _service_check()]
     made = {
@@ -156,6 +160,13 @@ def _pod_job(name: str, select: base.Labels, port: int, **rest: Any) -> Manifest
         ],
         **rest,
     }
+
+
+def _vpn_server(name: str) -> Manifest:
+    """A job for the proxy beside a VPN server. Of its hundreds of metrics, alerts need one."""
+    kept = [{"source_labels": ["__name__"], "regex": "envoy_cluster_membership_healthy", "action": "keep"}]
+    select = base.control_plane_labels(name)
+    return _pod_job(name, select, envoy.METRICS_PORT, metrics_path="/stats/prometheus", metric_relabel_configs=kept)
 
 
 def _reachable(host: str) -> Manifest:

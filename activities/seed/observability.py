@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from activities.clusters import Clusters, ClusterView
-from activities.components import alertmanager, base, exporters, kube_state_metrics, prometheus
+from activities.components import alertmanager, base, exporters, gateway, kube_state_metrics, prometheus
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.components.monitoring import Served
 from activities.errors import transient
 from activities.secrets.configs import BasicAuth, Certificate, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import ApiNames
+from activities.seed.facts import ApiNames, vpn_servers
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.secrets import garden_object
 from api import resources
@@ -74,6 +74,7 @@ class ObservabilityActivities:
             ca_bundle=authority,
             api_server=ApiNames.of(view).shown,
             workers=not view.workerless,
+            vpn_servers=() if view.workerless else gateway.VPN_SERVERS[: vpn_servers(view)],
             alerted=users.name if smarthost else "",
             labels={"cluster": task.technical_id, "project": project, "shoot_name": shoot, "seed": task.seed},
         )

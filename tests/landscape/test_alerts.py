@@ -115,8 +115,15 @@ def test_alert_rules_query_metrics_that_exist(shoot: Shoot, smarthost: Smarthost
         return all(each["health"] == "ok" and each["state"] == "inactive" for each in rules) and rules
 
     rules = eventually(evaluated, "all of them have been asked, and nothing is wrong", 90)
-    assert {"KubeApiserverDown", "KubeEtcdMainDown", "KubeKubeletNodeDown"} <= {each["name"] for each in rules}
-    for metric in ("etcd_server_has_leader", "etcd_mvcc_db_total_size_in_bytes", 'process_max_fds{job="kubelet"}'):
+    assert {"KubeApiserverDown", "KubeEtcdMainDown", "KubeKubeletNodeDown", "VPNShootNoPods"} <= {
+        each["name"] for each in rules
+    }
+    for metric in (
+        "envoy_cluster_membership_healthy",
+        "etcd_server_has_leader",
+        "etcd_mvcc_db_total_size_in_bytes",
+        'process_max_fds{job="kubelet"}',
+    ):
         assert monitoring.ask(shoot, metric, host, words)[1], metric
 
 

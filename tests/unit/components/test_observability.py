@@ -203,11 +203,13 @@ async def test_a_mail_server_that_lacks_something_is_named(world: World) -> None
     assert "only-for-mails" not in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", [True, False])
-def test_each_alert_queries_an_existing_job(workers: bool) -> None:
-    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", "api.example.org", workers=workers)
+@pytest.mark.parametrize("servers", [("vpn-seed-server",), ("vpn-seed-server", "vpn-seed-server-1"), ()])
+def test_each_alert_queries_an_existing_job(servers: tuple[str, ...]) -> None:
+    workers = bool(servers)
+    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", "api.example.org", workers=workers, vpn_servers=servers)
     jobs = {each["job_name"] for each in prometheus.configuration(values)["scrape_configs"]}
-    alerts = [rule for group in rules(workers=workers)["groups"] for rule in group["rules"]]
+    alerts = [rule for group in rules(workers=workers, vpn_servers=servers)["groups"] for rule in group["rules"]]
+    assert ("VPNServerLost" in {each["alert"] for each in alerts}) == (len(servers) > 1)
     assert len({each["alert"] for each in alerts}) == len(alerts)
     for each in alerts:
         promql.parse(each["expr"])
