@@ -120,8 +120,8 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     """Key of a pool's node configuration: a new key means new machines.
 
     ``gardener-node-agent-<pool>-<16 hex>``, a digest of the settings that cannot change on a running node: Kubernetes
-    minor, machine type, image, volumes, container runtime, reservations of the kubelet, and the start times of
-    CA and service account key rotations. Node agents apply other settings of the kubelet on running nodes.
+    minor, machine type, image, volumes, container runtime, reservations of the kubelet, a second IP family, and the
+    start times of CA and service account key rotations. Node agents apply other settings on running nodes.
 
     A pool that is updated in place keeps its machines through all of these changes, so its key is
     ``gardener-node-agent-<pool>`` at all times.
@@ -141,6 +141,10 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
         "kubelet": _fixed_settings(kubelet),
         "rotation": rotations_of_pool(shoot, pool["name"]),
     }
+    families = (shoot["spec"].get("networking") or {}).get("ipFamilies") or ()
+    if len(families) > 1:
+        # A node keeps the networks that it got for its pods when it joined.
+        facts["families"] = families
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return f"gardener-node-agent-{pool['name']}-{digest}"
 

@@ -13,6 +13,8 @@ PORT = 10257
 SELECT = base.control_plane_labels("kubernetes", "controller-manager")
 
 _SECRETS = "/srv/kubernetes"
+_IPV6_MASK = "64"
+"""Prefix length of the IPv6 network of each node's pods: Kubernetes' default."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def _flags(manager: ControllerManager) -> list[str]:
             "flex-volume-plugin-dir": "/tmp",
             "attach-detach-reconcile-sync-period": "1m0s",
             "cluster-cidr": ",".join(manager.pod_cidrs),
-            "node-cidr-mask-size": str(settings.get("nodeCIDRMaskSize", 24)),
+            **_node_cidr_flags(manager, str(settings.get("nodeCIDRMaskSize", 24))),
             "node-monitor-grace-period": settings.get("nodeMonitorGracePeriod", "40s"),
             "service-cluster-ip-range": ",".join(manager.service_cidrs),
             **_signer("kubelet-serving", "ca-kubelet"),
@@ -180,6 +182,13 @@ def _flags(manager: ControllerManager) -> list[str]:
     if gates := settings.get("featureGates"):
         flags["feature-gates"] = ",".join(f"{key}={str(on).lower()}" for key, on in sorted(gates.items()))
     return sorted(f"--{flag}={value}" for flag, value in flags.items())
+
+
+def _node_cidr_flags(manager: ControllerManager, mask: str) -> dict[str, str]:
+    """Sizes of the networks that each node gets for its pods; Kubernetes has flags of their own for two IP families."""
+    if len(manager.pod_cidrs) == 1:
+        return {"node-cidr-mask-size": mask}
+    return {"node-cidr-mask-size-ipv4": mask, "node-cidr-mask-size-ipv6": _IPV6_MASK}
 
 
 def _signer(kind: str, volume: str) -> dict[str, str]:

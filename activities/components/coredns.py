@@ -12,13 +12,16 @@ from api import images
 
 NAME = "coredns"
 NAMESPACE = "kube-system"
-SELECT = {"k8s-app": "kube-dns"}
+SERVICE = "kube-dns"
+SELECT = {"k8s-app": SERVICE}
 SERVER_PORT = 8053
 """Port of CoreDNS's pods; the port of the Service is 53."""
 _METRICS_PORT = 9153
 _HEALTH_PORT = 8080
 _READY_PORT = 8181
 _REPLICAS = 2
+RESTARTED_AT = "gardener.cloud/restarted-at"
+"""Annotation of the pods of the Deployment: a new value replaces them all."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class CoreDns:
     api_server: str
     """Name of the API server. CoreDNS connects to it directly, so that DNS does not wait for apiserver-proxy."""
     domain: str = "cluster.local"
+    families: Sequence[str] = ("IPv4",)
+    """IP families of the Service."""
+    restarted_at: str = ""
+    """Time at which all pods were last replaced to get further addresses; empty if they never were."""
     common_suffixes: Sequence[str] = ()
     """Suffixes of names outside of the cluster, for which clients need not try the cluster's search domains first."""
 
@@ -56,7 +63,10 @@ def objects(dns: CoreDns) -> list[Manifest]:
         base.rule("discovery.k8s.io", "endpointslices", "list watch"),
     ]
     address = cluster_dns_address(dns.service_cidr)
-    service = dns_service("kube-dns", {"metrics": _METRICS_PORT}, clusterIP=address)
+    # The address of the second family is any free one: kubelets configure the first address alone in pods.
+    service = dns_service(SERVICE, {"metrics": _METRICS_PORT}, clusterIP=address)
+    if len(dns.families) > 1:
+        service["spec"]["ipFamilyPolicy"] = "PreferDualStack"
     service["metadata"]["labels"] |= {"kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}
     return [
         base.service_account(NAME, NAMESPACE),
@@ -179,13 +189,14 @@ def _deployment(dns: CoreDns, checksum: str) -> Manifest:
         {"name": "dns-udp", "containerPort": SERVER_PORT, "protocol": "UDP"},
         {"name": "dns-tcp", "containerPort": SERVER_PORT, "protocol": "TCP"},
     ]
+    restarted = {RESTARTED_AT: dns.restarted_at} if dns.restarted_at else {}
     made = base.deployment(
         NAME,
         NAMESPACE,
         select=SELECT,
         labels={"gardener.cloud/role": "system-component"},
         replicas=_REPLICAS,
-        annotations={"checksum/configuration": checksum},
+        annotations={"checksum/configuration": checksum, **restarted},
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,

@@ -13,6 +13,7 @@ from typing import Any
 
 from activities.components import coredns, kube_proxy, node_local_dns, root_certificates, ssh_access
 from api import constants, images, resources
+from api.decisions import dual_stack
 from api.decisions.versions import Version
 from api.names import container_runtime_labels, is_updated_in_place, node_agent_secret_name, rotations_of_pool
 
@@ -33,6 +34,25 @@ _CLUSTER_CA = f"{_AGENT}/ca.crt"
 _KUBELET_CONFIG = f"{_KUBELET}/config/kubelet"
 _KUBELET_BOOTSTRAP = f"{_KUBELET}/kubeconfig-bootstrap"
 _KUBELET_CA = f"{_KUBELET}/ca.crt"
+
+_ADDRESSES = f"{_KUBELET}/node_addresses"
+_FIND_ADDRESSES = f"{_KUBELET}/config/find-node-addresses"
+_FIND_ADDRESSES_SCRIPT = f"""\
+#!/bin/sh
+# Write the addresses of this node, one of each IP family: the kubelet finds that of IPv4 alone by itself.
+set -eu
+device=$(ip -4 -oneline route show default | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p' | head -n 1)
+address() {{
+    ip "$1" -oneline address show dev "$device" scope global | sed -n 's/.* inet6* \\([^/ ]*\\).*/\\1/p' | head -n 1
+}}
+ipv4=$(address -4)
+ipv6=$(address -6)
+if [ -z "$ipv4" ] || [ -z "$ipv6" ]; then
+    echo "interface '$device' has no address of IPv4 or none of IPv6: '$ipv4' '$ipv6'" >&2
+    exit 1
+fi
+echo "NODE_ADDRESSES=--node-ip=$ipv4,$ipv6" > {_ADDRESSES}
+"""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -111,6 +131,11 @@ class NodeConfig:
     def kubelet_path(self) -> str:
         """Path with the version: an update changes the unit, and the old binary stays until no process uses it."""
         return f"/opt/kubernetes/{self.kubernetes_version}/kubelet"
+
+    @property
+    def dual_stack(self) -> bool:
+        """Whether the node has an address of each IP family."""
+        return dual_stack.is_wanted(self.shoot)
 
     @property
     def cluster_dns(self) -> str:
@@ -389,6 +414,7 @@ def _kubelet_files(node: NodeConfig) -> list[dict[str, Any]]:
     return [
         _file(_KUBELET_CA, node.kubelet_ca),
         _file(_KUBELET_CONFIG, _canonical(kubelet_configuration(node))),
+        *([_file(_FIND_ADDRESSES, _FIND_ADDRESSES_SCRIPT, 0o755)] if node.dual_stack else []),
     ]
 
 
@@ -410,7 +436,12 @@ def _units(node: NodeConfig, containerd_drop_ins: Sequence[Mapping[str, str]] = 
             "enable": True,
             "command": "start",
             "content": _kubelet_unit(node),
-            "filePaths": [_KUBELET_CONFIG, *_ca_of_kubelet(node), node.kubelet_path],
+            "filePaths": [
+                _KUBELET_CONFIG,
+                *_ca_of_kubelet(node),
+                *([_FIND_ADDRESSES] if node.dual_stack else []),
+                node.kubelet_path,
+            ],
         },
         {
             "name": _AGENT_UNIT,
@@ -441,7 +472,10 @@ def _kubelet_unit(node: NodeConfig) -> str:
         "--node-labels=" + ",".join(f"{name}={value}" for name, value in sorted(node_labels(node).items())),
         "--v=2",
     ]
+    if node.dual_stack:
+        options.append("$NODE_ADDRESSES")
     command = " \\\n    ".join([node.kubelet_path, *options, "$KUBELET_EXTRA_ARGS"])
+    addresses = f"\nEnvironmentFile=-{_ADDRESSES}\nExecStartPre={_FIND_ADDRESSES}" if node.dual_stack else ""
     return f"""\
 [Unit]
 Description=kubelet
@@ -452,7 +486,7 @@ StartLimitIntervalSec=0
 [Service]
 Restart=always
 RestartSec=1
-EnvironmentFile=-{_KUBELET}/extra_args
+EnvironmentFile=-{_KUBELET}/extra_args{addresses}
 ExecStart={command}
 
 [Install]

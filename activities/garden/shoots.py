@@ -34,7 +34,7 @@ from api.contracts.flows import (
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.contracts.repair import UNKNOWN_USER, Action, Repair
 from api.contracts.rotation import Kind, Phase
-from api.decisions import encryption, rotation, ssh
+from api.decisions import dual_stack, encryption, rotation, ssh
 from api.decisions.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.decisions.issuer import is_managed
 from api.decisions.registrations import versions_by_phase, wanted_extensions
@@ -486,6 +486,7 @@ class ShootActivities:
             skip_cleanup=is_true(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
             managed_issuer=is_managed(annotations),
             ssh_access=ssh.has_access(live),
+            dual_stack=dual_stack.is_wanted(live),
             failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
             credentials=await self._credentials_version(live),
         )

@@ -1,5 +1,7 @@
 """Network of type ``flannel``: host-gw routes between machines. All machines share one network in the cloud.
 
+Pods have addresses of IPv4, or of IPv4 and IPv6: the second network is the one that the Infrastructure reports.
+
 Flannel connects pods; an agent of our own enforces NetworkPolicies (``network_policies``).
 """
 
@@ -39,17 +41,18 @@ class FlannelActuator(Actuator):
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
         families = extension.spec.get("ipFamilies") or ["IPv4"]
-        if families != ["IPv4"]:
+        if families not in (["IPv4"], ["IPv4", "IPv6"]):
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"{extension} asks for IP families {', '.join(families)}, only IPv4 is possible here",
+                f"{extension} asks for IP families {', '.join(families)}, only IPv4, or IPv4 and IPv6, are possible",
             )
+        pods_ipv6 = _pods_ipv6(extension) if "IPv6" in families else ""
         if server := await self._api_server(extension):
             await apply_managed_resource(
                 self._seed,
                 extension.namespace,
                 MANAGED_RESOURCE_NAME,
-                manifests(extension.spec["podCIDR"], server),
+                manifests(extension.spec["podCIDR"], server, pods_ipv6),
                 manager=MANAGER,
             )
         return {"ipFamilies": families}
@@ -79,8 +82,25 @@ class FlannelActuator(Actuator):
         )
 
 
-def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
-    """Objects of the network in the shoot; ``api_server`` is the host name of the API server, which uses port 443."""
+def _pods_ipv6(extension: Extension) -> str:
+    """The network of pods of IPv6, which the status of the Shoot has from the Infrastructure."""
+    known = ((extension.shoot.get("status") or {}).get("networking") or {}).get("pods") or ()
+    for each in known:
+        if ":" in each:
+            return str(each)
+    raise transient(
+        ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+        f"{extension} has IP family IPv6, but status.networking.pods of its Shoot names no network of it: "
+        "the Infrastructure must report one",
+    )
+
+
+def manifests(pod_cidr: str, api_server: str, pods_ipv6: str = "") -> list[dict[str, Any]]:
+    """Objects of the network in the shoot.
+
+    ``api_server``: host name of the API server, which uses port 443; ``pods_ipv6``: empty if pods have IPv4 alone.
+    """
+    second = {"EnableIPv6": True, "IPv6Network": pods_ipv6} if pods_ipv6 else {}
     metadata = {"name": "kube-flannel", "namespace": "kube-system", "labels": {"app": "flannel"}}
     return [
         *network_policies.manifests(api_server),
@@ -108,7 +128,9 @@ def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
             "kind": "ConfigMap",
             "metadata": {**metadata, "name": "kube-flannel-config"},
             "data": {
-                "net-conf.json": json.dumps({"Network": pod_cidr, "EnableIPv4": True, "Backend": {"Type": "host-gw"}}),
+                "net-conf.json": json.dumps(
+                    {"Network": pod_cidr, "EnableIPv4": True, **second, "Backend": {"Type": "host-gw"}}
+                ),
                 "cni-conf.json": json.dumps(_cni(*_PLUGINS)),
                 _ENFORCING: json.dumps(_cni(*_PLUGINS, network_policies.CNI_PLUGIN)),
             },
@@ -122,7 +144,7 @@ def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
                 "template": {
                     "metadata": {"labels": {"app": "flannel", **_CRITICAL_LABEL}},
-                    "spec": _pod(api_server),
+                    "spec": _pod(api_server, dual=bool(pods_ipv6)),
                 },
             },
         },
@@ -141,7 +163,10 @@ def _cni(*plugins: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"name": "cbr0", "cniVersion": "0.3.1", "plugins": plugins}
 
 
-def _pod(api_server: str) -> dict[str, Any]:
+def _pod(api_server: str, *, dual: bool) -> dict[str, Any]:
+    # With two families flannel takes the interface of the default routes, and machines have such a route of IPv4 alone.
+    interface = ["--iface=$(HOST_ADDRESS)"] if dual else []
+    address = {"name": "HOST_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
     # A node is Ready once it has a CNI configuration, so the configuration is written last. A pod that starts before
     # flannel knows the node's network, or before the agent for NetworkPolicies runs, would fail, and wait for its next
     # try. A machine of an earlier version has no CNI plugin of ours, and gets no agent.
@@ -178,8 +203,10 @@ def _pod(api_server: str) -> dict[str, Any]:
                     "--kube-subnet-mgr",
                     "--healthz-ip=127.0.0.1",
                     f"--healthz-port={_HEALTH_PORT}",
+                    *interface,
                 ],
                 "env": [
+                    *([address] if dual else []),
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                     {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
                     {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},

@@ -50,6 +50,7 @@ from api import resources
 from api.constants import KEY_POPULATED
 from api.contracts.operations import ForwardTask, OperationType, ShootTask, TaskResult
 from api.errors import ErrorCode
+from api.labels import overlapping
 from kube.client import KubeClient, Object
 from kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 from kube.objects import label_selector
@@ -431,7 +432,7 @@ class ControlPlaneActivities:
             namespace=task.technical_id,
             version=view.kubernetes_version,
             replicas=await self._replicas(task, view, replicas_awake(view)),
-            pod_cidrs=networks.pods,
+            pod_cidrs=networks.pods_of_new_nodes,
             service_cidrs=networks.services,
             secrets=controller_manager.Secrets(
                 generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
@@ -806,7 +807,7 @@ async def _apply_access(seed: KubeClient, wanted: dict[str, Any]) -> None:
 
 def _refuse_overlap(tunnel: str, shoot_networks: list[str]) -> None:
     for cidr in shoot_networks:
-        if ipaddress.ip_network(tunnel).overlaps(ipaddress.ip_network(cidr)):
+        if overlapping({"tunnel": tunnel, "shoot": cidr}):
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
                 f"network {cidr} of the shoot overlaps with the VPN's network {tunnel}: choose another one",

@@ -43,7 +43,7 @@ from api.constants import (
     WORKER_POOL,
 )
 from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
-from api.decisions import in_place_updates, ssh
+from api.decisions import dual_stack, in_place_updates, ssh
 from api.decisions.registrations import Phase
 from api.decisions.workload_identity import is_identity
 from api.names import (
@@ -454,14 +454,14 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_network(self, task: ShootTask) -> TaskResult:
-        """Deploy the pod network."""
+        """Deploy the pod network; it gets a second IP family once all nodes have networks of it."""
         view = await self._clusters.cluster(task.technical_id)
         networking = view.shoot["spec"]["networking"]
         spec = {
             "type": networking["type"],
             "podCIDR": networking["pods"],
             "serviceCIDR": networking["services"],
-            "ipFamilies": networking.get("ipFamilies") or ["IPv4"],
+            "ipFamilies": list(dual_stack.in_use(view.shoot)),
             **_optional(providerConfig=networking.get("providerConfig")),
         }
         return await self._deploy(kinds.NETWORK, task, spec)

@@ -7,6 +7,7 @@ from typing import Any
 
 from activities.clusters import ClusterView
 from api import constants
+from api.decisions import dual_stack
 from api.images import OWN_VERSION
 from api.names import internal_api_domain
 
@@ -46,24 +47,37 @@ class ApiNames:
 
 
 class Networks:
-    """CIDRs of a shoot, in the order of its IP families."""
+    """CIDRs of a shoot, in the order of its IP families.
 
-    def __init__(self, pods: tuple[str, ...], services: tuple[str, ...], nodes: tuple[str, ...]) -> None:
+    While a Shoot changes from IPv4 to both families, its nodes have networks of both before its other components do.
+    """
+
+    def __init__(
+        self,
+        pods: tuple[str, ...],
+        services: tuple[str, ...],
+        nodes: tuple[str, ...],
+        pods_of_new_nodes: tuple[str, ...] = (),
+    ) -> None:
         self.pods = pods
         self.services = services
         self.nodes = nodes
         """Empty if only the status of the Infrastructure has them."""
+        self.pods_of_new_nodes = pods_of_new_nodes or pods
+        """Networks from which nodes get theirs when they join."""
 
     @classmethod
     def of(cls, view: ClusterView) -> "Networks":
         wanted = view.shoot["spec"].get("networking") or {}
         status = (view.shoot.get("status") or {}).get("networking") or {}
 
-        def of(kind: str) -> tuple[str, ...]:
+        def of(kind: str, families: Sequence[str]) -> tuple[str, ...]:
             # The status also has the second IP family of a dual-stack shoot.
-            return tuple(status.get(kind) or ([wanted[kind]] if wanted.get(kind) else ()))
+            known = status.get(kind) or ([wanted[kind]] if wanted.get(kind) else ())
+            return dual_stack.of_families(known, families)
 
-        return cls(of("pods"), of("services"), of("nodes"))
+        used, every = dual_stack.in_use(view.shoot), dual_stack.families(view.shoot)
+        return cls(of("pods", used), of("services", used), of("nodes", every), of("pods", every))
 
 
 def failure_tolerance(view: ClusterView) -> str | None:

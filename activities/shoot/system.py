@@ -29,9 +29,11 @@ from activities.seed.facts import ApiNames, Networks, taints_of_system_pools, vp
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
+from api.decisions import dual_stack
 from api.decisions.encryption import Encryption
 from kube.client import KubeClient
 from kube.errors import ApiError
+from kube.objects import label_selector
 
 MINUTE = 60.0
 # Source: spec/flows.md 2 and 3.
@@ -128,12 +130,18 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_coredns(self, task: ShootTask) -> TaskResult:
-        """Run the shoot's cluster DNS."""
+        """Run the shoot's cluster DNS.
+
+        While the Shoot changes from IPv4 to both IP families, replace the pods that have one address only; a second run
+        finds the time of this operation in the Deployment.
+        """
         view = await self._clusters.cluster(task.technical_id)
         settings = (view.shoot["spec"].get("systemComponents") or {}).get("coreDNS") or {}
         wanted = coredns.CoreDns(
             service_cidr=Networks.of(view).services[0],
             api_server=ApiNames.of(view).internal,
+            families=dual_stack.dns_families(view.shoot),
+            restarted_at=await self._dns_restart(task, view),
             common_suffixes=(settings.get("rewriting") or {}).get("commonSuffixes") or (),
         )
         await self._hand_over(task, "shoot-core-coredns", coredns.objects(wanted))
@@ -307,6 +315,18 @@ class ShootSystemActivities:
             what="ManagedResources",
             concerns=concerns,
         )
+
+    async def _dns_restart(self, task: ShootTask, view: ClusterView) -> str:
+        """Time of the last restart of CoreDNS; this operation's if it restarts CoreDNS."""
+        if not dual_stack.is_wanted(view.shoot):
+            return ""
+        shoot = await self._clusters.shoot(task.technical_id)
+        pods = await shoot.list(resources.POD, coredns.NAMESPACE, labels=label_selector(coredns.SELECT))
+        if dual_stack.restarts_dns(view.shoot, pods):
+            return task.trigger
+        live = await shoot.find(resources.DEPLOYMENT, coredns.NAME, coredns.NAMESPACE)
+        annotations = live["spec"]["template"]["metadata"].get("annotations") or {} if live else {}
+        return str(annotations.get(coredns.RESTARTED_AT, ""))
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)

@@ -206,6 +206,8 @@ class ShootFacts(ApiModel):
     """SSH access to the nodes is enabled."""
     failure_tolerance: bool = False
     """The control plane must survive the loss of a node or zone."""
+    dual_stack: bool = False
+    """The Shoot has pods and Services of both IP families, or is to get them."""
     credentials: str = ""
     """Version of the Secret with the cloud's credentials. Tasks that use the Secret run again if it changes."""
     rotations: tuple[ActiveRotation, ...] = ()

@@ -39,6 +39,7 @@ from activities.seed.system import SeedSystemActivities
 from activities.seed.teardown import SeedTeardownActivities
 from activities.seed.vpa import VpaActivities
 from activities.shoot.cleanup import CleanupActivities
+from activities.shoot.dual_stack import DualStackActivities
 from activities.shoot.rotation import RotationActivities
 from activities.shoot.system import ShootSystemActivities
 from api.contracts.flows import ShootRules
@@ -78,6 +79,7 @@ def seed_activities(
         ShootStateActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network, handlers=handlers),
         ShootSystemActivities(clusters),
+        DualStackActivities(clusters),
         OperatingSystemConfigActivities(clusters),
         HibernationActivities(clusters),
         CleanupActivities(clusters),

@@ -144,8 +144,12 @@ def refusal(service: Object) -> str:
     """Why a Service cannot get a load balancer of this cloud; empty if it can."""
     spec = service["spec"]
     families = spec.get("ipFamilies") or ["IPv4"]
-    if families != ["IPv4"]:
-        return f"ipFamilies {', '.join(families)} are not possible: this cloud has IPv4 only"
+    if "IPv4" not in families or spec.get("ipFamilyPolicy") == "RequireDualStack":
+        policy = f" with ipFamilyPolicy {spec['ipFamilyPolicy']}" if spec.get("ipFamilyPolicy") else ""
+        return (
+            f"ipFamilies {', '.join(families)}{policy} are not possible: load balancers of this cloud have addresses "
+            "of IPv4 alone; use ipFamilyPolicy PreferDualStack or SingleStack"
+        )
     if spec.get("loadBalancerIP"):
         return "loadBalancerIP is not possible: the cloud chooses the address"
     for port in spec.get("ports") or ():

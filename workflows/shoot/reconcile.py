@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.secrets import SecretActivities as Secrets
     from activities.seed.static_manifests import StaticManifestActivities as StaticManifests
     from activities.seed.vpa import VpaActivities as Vpa
+    from activities.shoot.dual_stack import DualStackActivities as DualStack
     from activities.shoot.rotation import RotationActivities as Rotation
     from activities.shoot.system import ShootSystemActivities as ShootSystem
     from api.constants import TASK_RESTART_CONTROL_PLANE_PODS
@@ -85,6 +86,8 @@ class _Case:
         self.no_extension_after_worker = not self.extensions_after_worker and "no such extension"
         self.no_new_token_key = not self.token_key.preparing and "no new service account key"
         self.root_ca_unneeded = self.ready_unneeded or self.workerless or (not self.new_ca and "no new CA")
+        self.networks = ["wait_infrastructure"] if facts.dual_stack and not facts.workerless else []
+        """Tasks after which the Shoot's networks are known, if its spec does not name all of them."""
         self.tunnel_first = self.authorities.in_progress and not self.machines_unneeded
 
 
@@ -92,7 +95,11 @@ def _desired_state(flow: ShootFlow, case: _Case) -> list[str]:
     """Desired state, namespace and credentials; returns the tasks after which Secrets of the operation exist."""
     add, wait = flow.add, options.wait
     add(Namespace.sync_cluster)
-    add(RequiredExtensions.wait_required_extensions, after=["sync_cluster"], **wait(minutes=2))
+    # All later tasks read from the Cluster object whether the Shoot is changing from IPv4 to both families.
+    if case.facts.dual_stack:
+        add(DualStack.begin_dual_stack_migration, after=["sync_cluster"])
+    stated = "begin_dual_stack_migration" if case.facts.dual_stack else "sync_cluster"
+    add(RequiredExtensions.wait_required_extensions, after=[stated], **wait(minutes=2))
     # The ShootState may be encrypted for another seed: encrypt it for this one before the first task reads it.
     resealed = ["reseal_shoot_state"] if case.restoring and case.request.sources else []
     if resealed:
@@ -199,6 +206,8 @@ def _etcd_and_apiserver(flow: ShootFlow, case: _Case, base: list[str]) -> None:
     # data, the API server starts only after `wait_etcds` has found etcd ready. On restore this is not needed: etcd does
     # not listen before its restored data are complete.
     prerequisites = ["deploy_etcds" if case.creating or case.restoring else "wait_etcds", "wait_api_service"]
+    # The networks of IPv6 are in the status of the Infrastructure.
+    prerequisites += case.networks
     if case.tunnel_first:
         # CA rotation, in this order: the VPN server trusts the new CA; the API server presents a certificate from it;
         # the VPN server presents one; the API server stops trusting the old CA.
@@ -285,7 +294,7 @@ def _controllers(flow: ShootFlow, case: _Case, base: list[str]) -> list[str]:
     # In a new cluster the controllers start at the same time as the resource manager, with first tokens of their own:
     # a machine that starts before them waits for its certificate.
     controllers = ["wait_apiserver" if case.creating else "wait_resource_manager"]
-    add(ControlPlane.deploy_kube_controller_manager, after=[*controllers, *base])
+    add(ControlPlane.deploy_kube_controller_manager, after=[*controllers, *case.networks, *base])
     nothing_new = not (case.new_ca or case.token_key.preparing) and "no rotation needs it"
     add(
         ControlPlane.restart_control_plane_pods,
@@ -569,6 +578,12 @@ def _observability(flow: ShootFlow, case: _Case) -> None:
         unless=case.workerless or case.ready_unneeded or wait_unneeded,
         **wait(minutes=3),
     )
+    if case.facts.dual_stack:
+        add(
+            DualStack.check_node_pod_cidrs,
+            after=["wait_worker", "wait_network", "wait_tunnel", "deploy_coredns", "wait_apiserver"],
+            unless=case.machines_unneeded,
+        )
     # Nodes apply a new configuration one after another, within the time that the Shoot allows: 30 minutes at most.
     add(
         OperatingSystemConfigs.wait_os_configs_applied,

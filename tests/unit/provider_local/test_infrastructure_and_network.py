@@ -263,7 +263,7 @@ async def test_a_sleeping_shoot_has_no_name_and_keeps_the_network_it_had(seed: F
 
 async def test_other_ip_families_are_refused(seed: FakeCluster) -> None:
     with pytest.raises(ApplicationError, match="only IPv4") as refused:
-        await FlannelActuator(seed, Caches(seed)).reconcile(network(ipFamilies=["IPv4", "IPv6"]))
+        await FlannelActuator(seed, Caches(seed)).reconcile(network(ipFamilies=["IPv6"]))
 
     assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
 

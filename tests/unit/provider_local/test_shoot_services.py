@@ -125,6 +125,7 @@ async def test_nothing_is_left_of_a_service_whose_finalizer_was_removed(
     ("spec", "told"),
     [
         ({"ipFamilies": ["IPv6"]}, "ipFamilies IPv6"),
+        ({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"}, "use ipFamilyPolicy PreferDualStack"),
         ({"loadBalancerIP": "198.18.4.7"}, "loadBalancerIP"),
         ({"ports": [{"port": 1, "protocol": "SCTP", "nodePort": 30001}]}, "protocol SCTP"),
         ({"ports": [{"port": 1, "protocol": "TCP"}]}, "no node port"),

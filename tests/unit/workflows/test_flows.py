@@ -40,6 +40,7 @@ FACTS = st.builds(
     skip_readiness=st.booleans(),
     skip_cleanup=st.booleans(),
     failure_tolerance=st.booleans(),
+    dual_stack=st.booleans(),
 )
 SURVEYS = st.tuples(*[st.booleans()] * 4).map(
     lambda each: Survey(namespace=each[0], cluster=each[1], control_plane=each[2], controller_manager=each[3])
@@ -551,3 +552,25 @@ def test_only_a_control_plane_that_is_restored_gets_its_other_members_later(
     scaled = {"scale_etcd_after_restore", "wait_etcd_scaled"}
     expected = scaled if tolerant and operation is OperationType.RESTORE else set()
     assert {name for name in scaled if not flow.skipped(name)} == expected
+
+
+def test_components_with_networks_of_both_families_wait_for_the_infrastructure_that_names_them() -> None:
+    """Without them, the first nodes of a new Shoot would get networks of IPv4 alone, and keep them."""
+    flow = reconcile(ShootFacts(dual_stack=True))
+    networks = ("deploy_apiserver", "deploy_kube_controller_manager", "deploy_network", "deploy_kube_proxy")
+    rules = [("wait_infrastructure", each) for each in networks]
+    rules += [("begin_dual_stack_migration", each) for each in ("deploy_infrastructure", *networks)]
+    rules += [(each, "check_node_pod_cidrs") for each in ("wait_worker", "wait_network", "deploy_coredns")]
+
+    assert list(violations(flow, *rules)) == []
+
+
+@given(facts=FACTS.filter(lambda facts: not facts.dual_stack))
+def test_a_shoot_of_one_family_has_no_task_of_the_migration(facts: ShootFacts) -> None:
+    """Histories of running flows replay: they have no such task."""
+    assert not {"begin_dual_stack_migration", "check_node_pod_cidrs"} & set(reconcile(facts).names)
+
+
+@given(facts=FACTS.filter(lambda facts: facts.dual_stack and (facts.hibernated or facts.workerless)))
+def test_networks_of_nodes_are_checked_only_where_there_are_nodes(facts: ShootFacts) -> None:
+    assert reconcile(facts).skipped("check_node_pod_cidrs")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from api.decisions import dual_stack
 from api.decisions.conditions import WEBHOOK_CONSTRAINTS, Finding
 from api.resources import ObjectView
 
@@ -110,5 +111,9 @@ def preserved_machines(machines: Iterable[ObjectView]) -> Finding:
 
 
 def shown(constraints: Iterable[ObjectView]) -> list[dict[str, Any]]:
-    """The constraints to show: without those that are True, except the types in ``KEPT``."""
-    return [dict(each) for each in constraints if each["status"] != "True" or each["type"] in KEPT]
+    """The constraints to show: without those that are True, except the types in ``KEPT``.
+
+    Reconciliations write those of a change of IP families, and remove them.
+    """
+    kept = (*KEPT, *dual_stack.CONSTRAINTS)
+    return [dict(each) for each in constraints if each["status"] != "True" or each["type"] in kept]

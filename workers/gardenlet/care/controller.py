@@ -19,7 +19,7 @@ from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from activities.seed.namespace import is_foreign
 from api import constants, resources
-from api.decisions import in_place_updates
+from api.decisions import dual_stack, in_place_updates
 from api.decisions.conditions import (
     CHECK_ERROR,
     CONDITIONS,
@@ -200,6 +200,9 @@ class CareController:
         try:
             if change:
                 patch: dict[str, Any] = {"metadata": {"uid": shoot["metadata"]["uid"]}, "status": change}
+                if "constraints" in change and dual_stack.is_wanted(shoot):
+                    # A reconciliation writes into the same list: a check must not write back what it has read earlier.
+                    patch["metadata"]["resourceVersion"] = shoot["metadata"]["resourceVersion"]
                 await self._clusters.garden.patch(resources.SHOOT, name, namespace, patch, subresource="status")
             label = status_label({**status, **merged})
             if (shoot["metadata"].get("labels") or {}).get(constants.SHOOT_STATUS) != label:
@@ -207,6 +210,8 @@ class CareController:
                 await self._clusters.garden.patch(resources.SHOOT, name, namespace, labels)
         except (NotFound, Forbidden):
             log.debug("Shoot %s/%s is gone, or another seed's", namespace, name)
+        except Conflict:
+            log.debug("Shoot %s/%s has changed: the next check writes its conditions", namespace, name)
 
     # Checking
 
