@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree import ElementTree
+
+from workers.cli.garden_tests import runner
 
 Outcome = Literal["passed", "failed", "skipped"]
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -89,18 +90,14 @@ class Results:
 
     def write_junit(self, file: Path, names: Sequence[str]) -> None:
         """Write the results of these specs as JUnit's XML."""
-        found = {name: self._by_name[name] for name in names if name in self._by_name}
-        counts = Counter(result.outcome for result in found.values())
-        suite = ElementTree.Element(
-            "testsuite", name=f"Kubernetes {self._release} conformance", tests=str(len(found)),
-            failures=str(counts["failed"]), skipped=str(counts["skipped"]),
-        )  # fmt: skip
-        for name, result in found.items():
-            case = ElementTree.SubElement(suite, "testcase", name=name, time=f"{result.seconds:.3f}")
-            if result.outcome != "passed":
-                kind = "failure" if result.outcome == "failed" else "skipped"
-                ElementTree.SubElement(case, kind, message=_printable(result.message))
-        ElementTree.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
+        found = [
+            runner.Result(
+                name=name, labels=(), outcome=runner.Outcome(known.outcome), seconds=known.seconds, text=known.message
+            )
+            for name in names
+            if (known := self._by_name.get(name))
+        ]
+        file.write_text(runner.junit(found, f"Kubernetes {self._release} conformance"))
 
 
 def read_report(report: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Result]:
@@ -133,8 +130,3 @@ def _outcome(state: str, message: str, out_of_time: bool) -> Outcome | None:
         case "timedout" if not out_of_time:  # a time limit of its own
             return "failed"
     return None
-
-
-def _printable(text: str) -> str:
-    """The text without control characters, which XML forbids."""
-    return "".join(each for each in text if each.isprintable() or each in "\n\t")

@@ -153,7 +153,7 @@ def test(
         order.say(f"interrupted; if something is left: gardener test --project {project} --cleanup {run}")
     failed = any(each.outcome is Outcome.FAILED for each in results)
     if xml is not None:
-        xml.write(junit(results, run))
+        xml.write(junit(results, f"gardener test {run}"))
     if as_json:
         tests_shown = [each.model_dump(mode="json") for each in results]
         click.echo(json.dumps({"run": run, "interrupted": bool(status), "tests": tests_shown}, indent=2))

@@ -119,12 +119,12 @@ class Runner:
         return str(dump.directory)
 
 
-def junit(results: Sequence[Result], run: str) -> str:
-    """Results as the XML of JUnit, which CI systems read."""
+def junit(results: Sequence[Result], name: str) -> str:
+    """Results as the XML of JUnit, which CI systems read. ``name``: of the suite."""
     counts = {outcome: sum(each.outcome is outcome for each in results) for outcome in Outcome}
     suite = ElementTree.Element(
         "testsuite",
-        name=f"gardener test {run}",
+        name=name,
         tests=str(len(results)),
         failures=str(counts[Outcome.FAILED]),
         skipped=str(counts[Outcome.SKIPPED]),
