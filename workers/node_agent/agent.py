@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -25,7 +25,7 @@ from kube.errors import ApiError
 from kube.objects import owner_reference
 from workers.node_agent.apply import KUBELET_UNIT, OWN_UNIT, Applier
 from workers.node_agent.config import NodeAgentConfig
-from workers.node_agent.identity import issuer_of
+from workers.node_agent.identity import KUBELET_CLIENT, KUBELET_SERVING, Denied, issuer_of
 from workers.node_agent.init import Credentials
 from workers.node_agent.system import CommandFailed, System
 
@@ -38,8 +38,8 @@ CHECKSUM_APPLIED = "checksum/cloud-config-data"
 _SECRET_KEY = "osc.yaml"
 _KUBELET_BOOTSTRAP = "/var/lib/kubelet/kubeconfig-bootstrap"
 _CERTIFICATES = {
-    "kubelet-client": "/var/lib/kubelet/pki/kubelet-client-current.pem",
-    "kubelet-serving": "/var/lib/kubelet/pki/kubelet-server-current.pem",
+    "kubelet-client": KUBELET_CLIENT,
+    "kubelet-serving": KUBELET_SERVING,
     "node-agent": "/var/lib/gardener-node-agent/credentials/client.crt",
 }
 _QUOTED = 300
@@ -51,8 +51,13 @@ _OS_UPDATE_AGAIN, _OS_UPDATE_SECONDS = 30.0, 5 * 60.0
 as failed. Source: spec/extensions.md 7, step 9."""
 _PASSING = re.compile("network problems", re.IGNORECASE)
 """Words in the error of the command if another run may succeed. Source: spec/extensions.md 7, step 9."""
+_AUTHORITIES = "certificateAuthorities"
+"""Kind of a rotation after which a machine needs other certificates."""
 _RETRY_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
+
+
+Renewal = Callable[[], Awaitable[None]]
 
 
 class NodeAgent:
@@ -65,19 +70,21 @@ class NodeAgent:
         node_name: str,
         system: System,
         *,
+        renew: Renewal | None = None,
         start_seconds: float = 60.0,
         stable_seconds: float = 10.0,
     ) -> None:
         """Make an agent.
 
-        ``start_seconds``: time for a kubelet to get healthy with a new configuration. ``stable_seconds``: time that it
-        must stay healthy.
+        ``renew``: gets other certificates for kubelet and node agent. ``start_seconds``: time for a kubelet to get
+        healthy with a new configuration. ``stable_seconds``: time that it must stay healthy.
         """
         self._client = client
         self._config = config
         self._node_name = node_name
         self._system = system
         self._applier = Applier(system, config.state_directory, node_name)
+        self._renew = renew
         self._secret = Cache(client, SECRET, "kube-system", fields=f"metadata.name={config.secret_name}")
         self._node = Cache(client, NODE, fields=f"metadata.name={node_name}")
         self._changed = asyncio.Event()
@@ -125,7 +132,7 @@ class NodeAgent:
         """Reconcile once. Returns the seconds until the next reconciliation, if no event comes before."""
         try:
             return await self._reconcile()
-        except (ApiError, CommandFailed, OSError) as error:
+        except (ApiError, CommandFailed, Denied, OSError) as error:
             log.warning("applying the operating system config: %s; again in %.0f s", error, _RETRY_SECONDS)
             return _RETRY_SECONDS
 
@@ -143,6 +150,7 @@ class NodeAgent:
         if applied is not None and applied != checksum and (wait := self._still_delayed(node, checksum)) > 0:
             return wait
         document: dict[str, Any] = yaml.safe_load(text)
+        self._applier.note_rotations(_rotations(self._applier.last_applied() or document))
         if self._applier.refused[0] == checksum:
             # If an earlier run was interrupted while it took the configuration back, this run goes on with it.
             if await self._applier.take_back(*self._applier.refused):
@@ -164,6 +172,7 @@ class NodeAgent:
             return await self._take_back(checksum, period)
         self._applier.confirm()
         self._forget_bootstrap()
+        await self._renew_credentials(_rotations(document))
         if applied != checksum or constants.REFUSED_CONFIGURATION in _annotations(node):
             await self._tell_node(checksum)
         await self._tell_issuers(node)
@@ -254,6 +263,25 @@ class NodeAgent:
         await self._client.patch(NODE, self._node_name, None, patch)
         log.info("in-place update: %s", failure or result)
         return period
+
+    async def _renew_credentials(self, wanted: Mapping[str, str]) -> None:
+        """Let the machine use the credentials of a rotation, which its in-place update brings: the Node is drained.
+
+        A rotation of the CAs needs other certificates. A kubelet that starts reads the CAs, and requests other tokens
+        for its pods, which a rotation of the service account key needs.
+
+        Raises ApiError, Denied, TimeoutError or CommandFailed; the next run repeats it as a whole.
+        """
+        known = self._applier.noted_rotations()
+        if known == wanted or not wanted or self._renew is None:
+            return
+        log.info("renewing credentials for the rotations %s", json.dumps(wanted, sort_keys=True))
+        if known.get(_AUTHORITIES) != wanted.get(_AUTHORITIES):
+            await self._renew()
+        await self._system.systemctl("restart", KUBELET_UNIT)
+        if not await self._kubelet_starts():
+            raise CommandFailed(f"{KUBELET_UNIT} does not start with its new credentials")
+        self._applier.note_rotations(wanted, again=True)
 
     async def _restart_self(self, period: float) -> float:
         log.info("restarting: the files of the node agent have changed")
@@ -370,6 +398,12 @@ def _last_error(lines: Sequence[str]) -> str:
     last = (errors or [line for line in lines if line.strip()] or ["its journal is empty"])[-1]
     words = re.sub(r"^[EF]\d{4} [\d:.]+\s+\d+ [\w.-]+:\d+\] ", "", last).strip()
     return words[:_QUOTED]
+
+
+def _rotations(document: Mapping[str, Any]) -> dict[str, str]:
+    """Starts of the rotations that a config brings, by kind; empty for a pool whose machines are replaced."""
+    found = _in_place_updates(document).get("credentialsRotation") or {}
+    return {kind: str(each["lastInitiationTime"]) for kind, each in found.items()}
 
 
 def _in_place_updates(document: Mapping[str, Any]) -> Mapping[str, Any]:

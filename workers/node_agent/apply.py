@@ -81,6 +81,7 @@ class Applier:
         self._pending_file = state_directory / "pending-changes.json"
         self._before_file = state_directory / "previous-osc.yaml"
         self._refused_file = state_directory / "refused-osc.json"
+        self._rotations_file = state_directory / "rotations.json"
         self._node_name = node_name
         self._kubelet_restarted = False
 
@@ -113,6 +114,15 @@ class Applier:
         restart_self = await self.apply(before)
         self._before_file.unlink(missing_ok=True)
         return restart_self
+
+    def noted_rotations(self) -> dict[str, str]:
+        """Starts of the rotations whose credentials the machine has, by kind."""
+        return _read(self._rotations_file) or {}
+
+    def note_rotations(self, rotations: Mapping[str, str], *, again: bool = False) -> None:
+        """Store the rotations whose credentials the machine has; once, at its first boot, or ``again``."""
+        if again or not self._rotations_file.exists():
+            _store(self._rotations_file, rotations)
 
     def last_applied(self) -> Document:
         return _read(self._last_file) or {}

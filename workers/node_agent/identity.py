@@ -14,6 +14,7 @@ from kube.client import KubeClient, Object
 from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint
 from workers.node_agent.init import Credentials, signing_request, write_private
+from workers.node_agent.system import System
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ _UNDECIDED_SECONDS = 60.0
 _RENEW_AT = 0.8
 """Fraction of its validity after which a certificate is renewed."""
 _AGAIN_SECONDS = 5.0
+KUBELET_CLIENT = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+KUBELET_SERVING = "/var/lib/kubelet/pki/kubelet-server-current.pem"
 
 
 class Denied(Exception):
@@ -32,6 +35,7 @@ class Identity:
     """Certificate and key of this machine's node agent."""
 
     def __init__(self, server: str, ca_file: Path, state_directory: Path) -> None:
+        self._ca_file = ca_file
         self._endpoint = Endpoint(server=server, ca=ca_file.read_text())
         self._credentials = Credentials(state_directory)
         self.machine = (state_directory / "machine-name").read_text().strip()
@@ -51,13 +55,49 @@ class Identity:
         while True:
             await asyncio.sleep(max(0.0, (self._renew_at() - datetime.now(UTC)).total_seconds()))
             try:
-                key, body = signing_request(self.machine)
-                await client.create(body)
-                await self._take(client, body["metadata"]["name"], key)
-                client.reconfigure(self._own_endpoint())
+                await self.renew(client)
             except (ApiError, Denied, TimeoutError) as error:
                 log.warning("renewing the certificate of machine %s: %s", self.machine, error)
                 await asyncio.sleep(60 * random.uniform(1, 2))
+
+    async def renew(self, client: KubeClient) -> None:
+        """Get another certificate now, and use it and the CA that the machine has now.
+
+        Raises ApiError, Denied or TimeoutError.
+        """
+        key, body = signing_request(self.machine)
+        await client.create(body)
+        await self._take(client, body["metadata"]["name"], key)
+        self._endpoint = replace(self._endpoint, ca=self._ca_file.read_text())
+        client.reconfigure(self._own_endpoint())
+
+    async def renew_kubelet(self, system: System, node_name: str) -> None:
+        """Give the kubelet another client certificate, by its own right to renew it, and let it request a serving one.
+
+        The kubelet uses them from its next start. A run that was interrupted is repeated as a whole.
+
+        Raises ApiError, Denied or TimeoutError.
+        """
+        link = system.path(KUBELET_CLIENT)
+        now = link.read_bytes()
+        endpoint = replace(self._endpoint, ca=self._ca_file.read_text(), certificate=now, key=now)
+        key, body = signing_request(
+            node_name,
+            user_prefix="system:node:",
+            group="system:nodes",
+            signer="kubernetes.io/kube-apiserver-client-kubelet",
+            name_prefix="node-csr-",
+        )
+        async with KubeClient(endpoint) as kubelet:
+            await kubelet.create(body)
+            certificate = await _issued(kubelet, body["metadata"]["name"])
+        # The kubelet stores both in one file, too, and refers to it by a link.
+        write_private(link.with_name("kubelet-client-renewed.pem"), certificate + key)
+        new = link.with_name(".kubelet-client-current.new")
+        new.unlink(missing_ok=True)
+        new.symlink_to("kubelet-client-renewed.pem")
+        new.replace(link)
+        system.path(KUBELET_SERVING).unlink(missing_ok=True)
 
     async def _bootstrap(self) -> None:
         credentials = self._credentials

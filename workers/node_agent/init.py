@@ -39,7 +39,14 @@ class Credentials:
         self.bootstrap_token = self.directory / "bootstrap-token"
 
 
-def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
+def signing_request(
+    machine: str,
+    *,
+    user_prefix: str = USER_PREFIX,
+    group: str = GROUP,
+    signer: str = "kubernetes.io/kube-apiserver-client",
+    name_prefix: str = CSR_NAME_PREFIX,
+) -> tuple[bytes, dict[str, Any]]:
     """A new key in PEM format, and the CertificateSigningRequest for it, whose name is a hash of its content."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -50,18 +57,18 @@ def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
     with warnings.catch_warnings():
         # X.520 allows 64 characters, which prefix and machine name may exceed. Kubernetes accepts that.
         warnings.simplefilter("ignore")
-        name = x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine, _validate=False)
-    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP), name])
+        name = x509.NameAttribute(NameOID.COMMON_NAME, user_prefix + machine, _validate=False)
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, group), name])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     encoded = base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode()
-    request_name = CSR_NAME_PREFIX + hashlib.sha256(encoded.encode()).hexdigest()[:16]
+    request_name = name_prefix + hashlib.sha256(encoded.encode()).hexdigest()[:16]
     return pem, {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": request_name},
         "spec": {
-            "signerName": "kubernetes.io/kube-apiserver-client",
+            "signerName": signer,
             "request": encoded,
             "usages": ["digital signature", "client auth"],
         },

@@ -19,7 +19,13 @@ async def run(config_path: str) -> None:
     async def work() -> None:
         identity = Identity(config.server, config.ca_file, config.state_directory)
         client = await identity.client()
-        agent = NodeAgent(client, config, socket.gethostname().lower(), System())
+        name, system = socket.gethostname().lower(), System()
+
+        async def renew() -> None:
+            await identity.renew(client)
+            await identity.renew_kubelet(system, name)
+
+        agent = NodeAgent(client, config, name, system, renew=renew)
         health.ready = True
         try:
             async with asyncio.TaskGroup() as tasks:

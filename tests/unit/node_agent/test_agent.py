@@ -20,6 +20,7 @@ from tests.unit.node_agent.fake_system import FakeSystem
 from workers.node_agent import agent as agent_module
 from workers.node_agent.agent import NodeAgent, _seconds
 from workers.node_agent.config import NodeAgentConfig
+from workers.node_agent.identity import Denied
 from workers.node_agent.system import CommandFailed
 
 NODES, SECRETS, LEASES = "/api/v1/nodes", "/api/v1/secrets", "/apis/coordination.k8s.io/v1/leases"
@@ -43,13 +44,27 @@ def node(**annotations: str) -> dict[str, Any]:
     return {"metadata": {"name": "machine-1", "uid": "node-uid", "annotations": annotations}}
 
 
+class Agent(NodeAgent):
+    """An agent whose renewals of certificates are recorded, and fail if a test wants it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, renew=self.record_renewal, **options)
+        self.renewals: list[str] = []
+        self.fails_to_renew = False
+
+    async def record_renewal(self) -> None:
+        self.renewals.append("failed" if self.fails_to_renew else "renewed")
+        if self.fails_to_renew:
+            raise Denied("request csr-1 was denied")
+
+
 @pytest.fixture
 def system(tmp_path: Path) -> FakeSystem:
     return FakeSystem(tmp_path / "root")
 
 
 @pytest.fixture
-async def agent(api: ApiServer, state: Path, system: FakeSystem) -> AsyncIterator[NodeAgent]:
+async def agent(api: ApiServer, state: Path, system: FakeSystem) -> AsyncIterator[Agent]:
     config = NodeAgentConfig(
         server="https://api.example.org",
         ca_file=Path("/ca.crt"),
@@ -58,9 +73,9 @@ async def agent(api: ApiServer, state: Path, system: FakeSystem) -> AsyncIterato
         state_directory=state,
     )
     async with api.client() as client:
-        agent = NodeAgent(client, config, "machine-1", system, start_seconds=0.3, stable_seconds=0.05)
-        tasks = [asyncio.create_task(agent.run()), asyncio.create_task(agent.keep_lease())]
-        yield agent
+        machine = Agent(client, config, "machine-1", system, start_seconds=0.3, stable_seconds=0.05)
+        tasks = [asyncio.create_task(machine.run()), asyncio.create_task(machine.keep_lease())]
+        yield machine
         for task in tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -207,6 +222,56 @@ async def test_a_result_is_not_told_for_a_config_that_is_older_than_the_request(
     set_reason(api, "ReadyForUpdate")
     await until(lambda: written)
     assert written == [hashlib.sha256(json.dumps(updates("two", "b")).encode()).hexdigest()]
+
+
+def rotated(text: str, hash_: str, **started: str) -> dict[str, Any]:
+    """Document of a pool with in-place updates after the start of rotations."""
+    document = updates(text, hash_)
+    rotation = {kind: {"lastInitiationTime": time} for kind, time in started.items()}
+    document["spec"]["inPlaceUpdates"]["credentialsRotation"] = rotation
+    return document
+
+
+RESTART = "systemctl restart kubelet.service"
+
+
+async def test_a_rotation_renews_certificates_once_the_node_is_drained(
+    api: ApiServer, agent: Agent, system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only once: a run that ends in between repeats it."""
+    monkeypatch.setattr(agent_module, "_RETRY_SECONDS", 0.01)
+    await start_with(api, rotated("one", "a", certificateAuthorities="t0"))
+    agent.fails_to_renew = True
+    wanted = put_document(api, rotated("two", "b", certificateAuthorities="t1"))
+    await asyncio.sleep(0.05)
+    assert agent.renewals == [], "a machine has the credentials of its first boot"
+    assert RESTART not in system.commands
+
+    set_reason(api, "ReadyForUpdate")
+    await until(lambda: len(agent.renewals) > 1)
+    assert result(api) == ("", ""), "nothing is reported before"
+    assert applied(api) != wanted
+    agent.fails_to_renew = False
+    await until(lambda: result(api) == ("successful", ""))
+    assert applied(api) == wanted
+    assert agent.renewals.count("renewed") == 1
+    assert system.commands.count(RESTART) == 1
+
+    again = put_document(api, rotated("three", "b", certificateAuthorities="t1"))
+    await until(lambda: applied(api) == again)
+    assert agent.renewals.count("renewed") == 1
+
+
+async def test_a_rotation_of_the_service_account_key_gives_pods_other_tokens(
+    api: ApiServer, agent: Agent, system: FakeSystem
+) -> None:
+    """A kubelet that starts requests them; certificates do not depend on this key."""
+    await start_with(api, rotated("one", "a"))
+    wanted = put_document(api, rotated("two", "b", serviceAccountKey="t1"))
+    set_reason(api, "ReadyForUpdate")
+    await until(lambda: applied(api) == wanted)
+    assert system.commands.count(RESTART) == 1
+    assert agent.renewals == []
 
 
 async def test_a_kubelet_that_does_not_start_fails_the_update(

@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from tests.unit.kube.api_server import ApiServer
 from workers.node_agent import init
 from workers.node_agent.identity import Identity, renew_at
+from workers.node_agent.system import System
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 AUTHORITY = ec.generate_private_key(ec.SECP256R1())
@@ -93,6 +94,37 @@ async def test_a_first_boot_s_request_is_taken_up(api: ApiServer, identity: Iden
     assert credentials.key.stat().st_mode & 0o777 == 0o600
     assert not credentials.pending.exists()
     assert not credentials.pending_key.exists()
+
+
+async def test_the_kubelet_gets_another_certificate_by_its_own_right(
+    api: ApiServer, identity: Identity, tmp_path: Path
+) -> None:
+    """A rotation of the CAs needs it: the kubelet itself asks for one only before the old one expires."""
+    system = System(tmp_path / "root")
+    directory = system.path("/var/lib/kubelet/pki")
+    directory.mkdir(parents=True)
+    key, body = init.signing_request("machine-1")
+    (directory / "kubelet-client-2026.pem").write_bytes(certificate_for(body) + key)
+    link = directory / "kubelet-client-current.pem"
+    link.symlink_to("kubelet-client-2026.pem")
+    (directory / "kubelet-server-current.pem").write_text("old")
+    for _ in range(2):
+        before, seen = link.read_bytes(), {each for _, _, each in api.objects}
+        deciding = asyncio.create_task(decide(api, approve=True, seen=seen))
+        async with asyncio.timeout(10):
+            await identity.renew_kubelet(system, "machine-1")
+        await deciding
+
+        found = x509.load_pem_x509_certificate(link.read_bytes())
+        assert found.subject.rfc4514_string() == "CN=system:node:machine-1,O=system:nodes"
+        private = serialization.load_pem_private_key(link.read_bytes(), None)
+        assert private.public_key() == found.public_key()
+        assert link.read_bytes() != before
+        assert link.is_symlink()
+        assert link.resolve().stat().st_mode & 0o777 == 0o600
+        assert not (directory / "kubelet-server-current.pem").exists(), "the kubelet requests another one at its start"
+    (request,) = [each for (path, _, name), each in api.objects.items() if path == CSRS][:1]
+    assert request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
 
 
 async def test_a_denied_request_is_created_again(
