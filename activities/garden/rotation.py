@@ -33,7 +33,10 @@ class GardenRotationActivities:
 
     @activity.defn
     async def await_rotation(self, request: RotationInput) -> RotationView:
-        """Return the rotation once its phase or the seed differs from what was seen last, or after half an hour."""
+        """Return the rotation once its phase, the seed or ``owners_turn`` differs from what was seen last.
+
+        Without a difference, return it after half an hour.
+        """
         cache = self._caches.of(resources.SHOOT)
         shoot = request.shoot
 
@@ -41,7 +44,8 @@ class GardenRotationActivities:
             view = self._view(live, request)
             phase = view.rotation.phase if view.rotation else None
             moved = request.seen_in not in ("", view.seed)
-            return view if phase != request.seen or moved else None
+            turned = view.owners_turn != request.seen_turn
+            return view if phase != request.seen or moved or turned else None
 
         try:
             view = await heartbeating(cache.wait_for(shoot.name, shoot.namespace, changed, _LOOK_AGAIN))

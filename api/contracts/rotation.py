@@ -84,6 +84,8 @@ class RotationInput(ApiModel):
     """Phase that the workflow read last."""
     seen_in: str = ""
     """Seed of the control plane at that time."""
+    seen_turn: bool = True
+    """``owners_turn`` at that time."""
 
 
 class RotationView(ApiModel):
@@ -94,7 +96,8 @@ class RotationView(ApiModel):
     rotation: ActiveRotation | None = None
     """None if the rotation has ended, another one has started, or the Shoot is deleted."""
     owners_turn: bool = True
-    """The workflow must not request the next step: a reconcile is in progress, or a user must request it."""
+    """The workflow must not request the next step: a reconcile is in progress, a user must request it, or users must
+    update nodes in place."""
 
 
 class User(ApiModel):

@@ -244,8 +244,23 @@ def view_of(shoot: Mapping[str, Any], kind: Kind, initiated: str) -> RotationVie
         seed=status.get("seedName") or "",
         technical_id=status.get("technicalID") or "",
         rotation=found,
-        owners_turn=found is None or found.phase.in_progress or needs_request(found, facts),
+        owners_turn=found is None or not _can_advance(found, facts, status.get("lastOperation") or {}),
     )
+
+
+def _can_advance(each: ActiveRotation, facts: RotationFacts, last: Mapping[str, Any]) -> bool:
+    """Whether the rotation advances by a reconcile that nothing else starts. ``last``: the last operation.
+
+    A reconcile that ends while nodes wait for an in-place update by their owner leaves the rotation as it is. So
+    another reconcile is needed after the last of these nodes.
+    """
+    if each.kind not in ROLLING:
+        return not each.phase.in_progress and not needs_request(each, facts)
+    rolled = each.phase is Phase.PREPARING or (
+        each.phase is Phase.WAITING_FOR_WORKERS_ROLLOUT and not each.pending_pools
+    )
+    ended = last.get("state") == "Succeeded" and last.get("type") != "Migrate"
+    return rolled and ended and not facts.manual_in_place_pending
 
 
 def needs_request(each: ActiveRotation, facts: RotationFacts) -> bool:

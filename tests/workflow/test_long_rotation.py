@@ -215,7 +215,8 @@ class Cluster:
     async def await_rotation(self, request: RotationInput) -> RotationView:
         view = view_of(await self.live(), request.kind, request.initiated)
         moved = request.seen_in not in ("", view.seed)
-        if (view.rotation.phase if view.rotation else None) == request.seen and not moved:
+        turned = view.owners_turn != request.seen_turn
+        if (view.rotation.phase if view.rotation else None) == request.seen and not moved and not turned:
             raise ApplicationError("is as it was", next_retry_delay=HALF_A_DAY)
         return view
 

@@ -121,7 +121,8 @@ class _Rotation:
             self._view = await workflow.execute_activity_method(
                 GardenRotationActivities.await_rotation, self._request, **options.background("Wait for the next phase")
             )
-            self._request = self._request.model_copy(update={"seen": self._phase, "seen_in": self._view.seed})
+            seen = {"seen": self._phase, "seen_in": self._view.seed, "seen_turn": self._view.owners_turn}
+            self._request = self._request.model_copy(update=seen)
             self._show()
             if self._view.rotation is None:
                 break

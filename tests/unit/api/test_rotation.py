@@ -21,6 +21,7 @@ from api.decisions.rotation import (
     normalized,
     patch_of,
     succeed,
+    view_of,
 )
 from api.names import node_agent_secret_name
 from api.validation.operations import check_operations
@@ -221,6 +222,44 @@ def test_before_1_34_the_encryption_key_waits_for_its_owner() -> None:
     (rotation,) = active(status)
     assert needs_request(rotation, facts)
     assert begin(status, ["rotate-etcd-encryption-key-complete"], facts, NOW)[ENCRYPTION]["phase"] == "Completing"
+
+
+def held(phase: str, last: str, *, pending: bool, kind: str = CA, **rest: Any) -> dict[str, Any]:
+    """A Shoot in a rotation; ``pending``: nodes of a pool wait for their owner."""
+    status: dict[str, Any] = {
+        "lastOperation": {"type": "Reconcile", "state": last},
+        "credentials": {"rotation": {kind: state(phase, **rest)}},
+    }
+    if pending:
+        status["inPlaceUpdates"] = {"pendingWorkerUpdates": {"manualInPlaceUpdate": ["a"]}}
+    return {"spec": {"kubernetes": {"version": "1.37.1"}, "provider": {"workers": [{"name": "a"}]}}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("shoot", "waits"),
+    [
+        pytest.param(held("Preparing", "Processing", pending=False), True, id="a reconcile runs"),
+        pytest.param(held("Preparing", "Error", pending=False), True, id="the lifecycle repeats a failed reconcile"),
+        pytest.param(held("Preparing", "Succeeded", pending=True), True, id="nodes wait for their owner"),
+        pytest.param(held("Preparing", "Succeeded", pending=False), False, id="the owner has updated the last node"),
+        pytest.param(held("WaitingForWorkersRollout", "Succeeded", pending=True), True, id="rolled, nodes wait"),
+        pytest.param(held("WaitingForWorkersRollout", "Succeeded", pending=False), False, id="rolled, all are updated"),
+        pytest.param(held("WaitingForWorkersRollout", "Processing", pending=False), True, id="the last pool is rolled"),
+        pytest.param(
+            held("WaitingForWorkersRollout", "Succeeded", pending=False, pendingWorkersRollouts=PENDING[:1]),
+            True,
+            id="a pool waits for its rollout",
+        ),
+        pytest.param(held("Prepared", "Succeeded", pending=False), True, id="the owner completes it"),
+        pytest.param(held("Completing", "Succeeded", pending=False), True, id="completing"),
+        pytest.param(held("Prepared", "Succeeded", pending=True, kind=ENCRYPTION), False, id="another kind"),
+    ],
+)
+def test_a_rotation_requests_the_reconcile_that_nothing_else_starts(shoot: dict[str, Any], waits: bool) -> None:
+    (kind,) = shoot["status"]["credentials"]["rotation"]
+    view = view_of(shoot, Kind(kind), BEFORE)
+    assert view.rotation is not None
+    assert view.owners_turn is waits
 
 
 def test_all_credentials_start_and_complete_at_once() -> None:

@@ -102,11 +102,19 @@ async def test_a_rotation_is_awaited_until_its_next_phase_its_move_and_its_end()
         caches = Caches(client)
         activities = GardenRotationActivities(client, caches)
 
-        async def await_rotation(seen: Phase, seen_in: str = "s") -> RotationView:
-            request = RotationInput(shoot=REF, kind=CA, initiated=STARTED, seen=seen, seen_in=seen_in)
+        async def await_rotation(seen: Phase, seen_in: str = "s", *, turn: bool = True) -> RotationView:
+            request = RotationInput(shoot=REF, kind=CA, initiated=STARTED, seen=seen, seen_in=seen_in, seen_turn=turn)
             return cast(RotationView, await ActivityEnvironment().run(activities.await_rotation, request))
 
-        waiting = asyncio.create_task(await_rotation(Phase.PREPARING))
+        holding = asyncio.create_task(await_rotation(Phase.PREPARING))
+        done, _ = await asyncio.wait([holding], timeout=0.3)
+        assert not done
+        held = live("Preparing")
+        server.put(SHOOTS, {**held, "status": held["status"] | {"lastOperation": {"state": "Succeeded"}}})
+        view = await asyncio.wait_for(holding, 10)
+        assert not view.owners_turn, "no node waits for an in-place update any more: a reconcile must be requested"
+
+        waiting = asyncio.create_task(await_rotation(Phase.PREPARING, turn=False))
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
         server.put(SHOOTS, live("Prepared"))
