@@ -34,7 +34,7 @@ from api.contracts.flows import (
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.contracts.repair import UNKNOWN_USER, Action, Repair
 from api.contracts.rotation import Kind, Phase
-from api.decisions import dual_stack, encryption, rotation, ssh
+from api.decisions import dual_stack, encryption, in_place_updates, rotation, ssh
 from api.decisions.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.decisions.issuer import is_managed
 from api.decisions.registrations import versions_by_phase, wanted_extensions
@@ -121,6 +121,7 @@ class ShootActivities:
             seed_fault=seed_fault(found) if found else "",
             prepared_at=prepared_at,
             migration_fault=migration_fault,
+            in_place_pending=any(in_place_updates.pending_of(live).values()),
         )
 
     async def _seed(self, name: str | None) -> dict[str, Any] | None:

@@ -166,6 +166,8 @@ class ShootView(ApiModel):
     seed_exists: bool = True
     seed_fault: str = ""
     """Reason for which the responsible Seed cannot run an operation now; empty if it can."""
+    in_place_pending: bool = True
+    """The status names pools whose in-place update is pending. An earlier version of our code did not read this."""
 
     @property
     def version_changed(self) -> bool:

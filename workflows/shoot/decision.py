@@ -3,7 +3,7 @@
 ``docs/flows/decision.md`` shows the same rules as tables; each row of them is a test.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -229,7 +229,17 @@ def decide(view: ShootView, memory: LifecycleState, now: datetime, random: Rando
     if (put_off := _put_off(view, memory, operation, flow, seed, now)) is not None:
         return put_off
     run = Run(operation, flow, tuple(filter(_starts, view.operations)))
-    return _due(view, memory, flow, now, random) or _seed_gate(view, seed) or run
+    step = _due(view, memory, flow, now, random) or _seed_gate(view, seed) or run
+    return _without_forced(step, view) if isinstance(step, Rest) else step
+
+
+def _without_forced(step: Rest, view: ShootView) -> Rest:
+    """A Rest that also removes the operation which allows changes of pending pools, once no update is pending."""
+    last = view.last_operation
+    over = last is not None and last.state == "Succeeded" and view.generation == view.observed_generation
+    if not over or view.in_place_pending or OPERATION_FORCE_IN_PLACE_UPDATE not in view.operations:
+        return step
+    return replace(step, consume=(*step.consume, OPERATION_FORCE_IN_PLACE_UPDATE))
 
 
 def _starts(operation: str) -> bool:

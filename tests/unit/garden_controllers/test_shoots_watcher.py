@@ -41,8 +41,9 @@ class World:
         self.signals = signals
         self._numbers = count()
 
-    def shoot(self, name: str, seed: str = "seed-1", **status: Any) -> None:
+    def shoot(self, name: str, seed: str = "seed-1", annotations: dict[str, str] | None = None, **status: Any) -> None:
         made = changed(changed(SHOOT, "metadata.name", name), "metadata.uid", f"uid-{name}")
+        made["metadata"]["annotations"] = annotations or {}
         made["spec"]["seedName"] = seed
         self.garden.api.put(SHOOTS, {**made, "status": SETTLED | {"seedName": seed} | status})
 
@@ -104,3 +105,20 @@ async def test_a_shoot_is_signalled_when_one_of_its_bastions_is_deleted(world: W
     await until(lambda: world.signals)
 
     assert world.signals == {"waits": 1}
+
+
+async def test_a_shoot_is_signalled_when_the_update_is_over_that_a_user_has_forced(world: World) -> None:
+    """The lifecycle then removes the operation. Without the operation, this part of the status does not concern it."""
+    pending: dict[str, Any] = {"inPlaceUpdates": {"pendingWorkerUpdates": {"manualInPlaceUpdate": ["pool"]}}}
+    forced = {"gardener.cloud/operation": "force-in-place-update"}
+    world.shoot("forced", annotations=forced, **pending)
+    world.shoot("waits", **pending)
+    await world.settle()
+
+    world.shoot("forced", annotations=forced)
+    world.shoot("waits")
+    await until(lambda: world.signals["forced"])
+    world.shoot("last", "none")
+    await until(lambda: world.signals["last"])
+
+    assert world.signals == {"forced": 1, "last": 1}

@@ -3,7 +3,7 @@
 ``test_decision.py`` tests the rows, ``docs/flows/generate.py`` prints them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -186,8 +186,13 @@ STARTS = (
         {"last_operation": _FAILED, "operations": ("rotate-ca-start",)}),
     Row("rollout", "`=rollout-workers=<pools or *>`", "none here: the rollout of workers handles it", _IDLE,
         {"operations": ("rollout-workers=*",)}),
-    Row("in-place", "`=force-in-place-update`", "none here: the update of workers handles it", _IDLE,
+    Row("in-place", "`=force-in-place-update`", "none: admission lets the spec of pending pools change", _IDLE,
         {"operations": ("force-in-place-update",)}),
+    Row("in-place, over", "… and no in-place update is pending", "removed",
+        replace(_IDLE, consume=("force-in-place-update",)),
+        {"operations": ("force-in-place-update",), "in_place_pending": False}),
+    Row("in-place, changed", "… and the spec has changed", "at once; kept until the update is over", _ran(R),
+        {"operations": ("force-in-place-update",), "in_place_pending": False, "generation": 4}),
     Row("parallel", "`=reconcile;rollout-workers=*`", "each has its effect; each removes only its own value",
         _ran(R, FlowKind.RECONCILE, "reconcile"), {"operations": ("reconcile", "rollout-workers=*")}),
     Row("parallel, alone", "`=retry;reconcile`, `maintain;…`, `force-in-place-update;…`",

@@ -13,8 +13,9 @@ from temporalio.service import RPCError
 
 from activities.garden.shoots import seed_fault
 from api import resources
-from api.constants import OPERATION
+from api.constants import OPERATION, OPERATION_FORCE_IN_PLACE_UPDATE
 from api.contracts.operations import GARDEN_QUEUE, ShootRef, lifecycle_id
+from api.decisions.in_place_updates import pending_of
 from kube.cache import Caches, Key, key_of
 from kube.client import WatchEvent
 from kube.controller import Controller
@@ -156,8 +157,11 @@ def _concern(shoot: Mapping[str, Any]) -> object:
     last = status.get("lastOperation") or {}
     # An operator moves a control plane by writing these into the status.
     moved = (status.get("seedName"), last.get("state")) if last.get("type") == "Migrate" else None
+    # Once none is pending, the operation that forces changes of pending pools is over.
+    forced = OPERATION_FORCE_IN_PLACE_UPDATE in (metadata.get("annotations") or {}).get(OPERATION, "").split(";")
     return (
         moved,
+        forced and any(pending_of(shoot).values()),
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
         tuple(sorted((metadata.get("annotations") or {}).items())),
