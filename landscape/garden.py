@@ -144,6 +144,7 @@ def cloud_profile(plan: Plan) -> Object:
                             "classification": "supported",
                             "cri": [{"name": "containerd"}],
                             "architectures": ["amd64"],
+                            "inPlaceUpdates": {"supported": True},
                         }
                     ],
                 }

@@ -185,10 +185,12 @@ def complete_image(
     kubelet: str,
     now: datetime,
     machine_type: str = "",
+    in_place: bool = False,
 ) -> tuple[str, str] | None:
     """Name and version of the latest machine image that fits; None if there is none.
 
     Without a name the profile's first image with a fitting version is taken. A full version stands as it is.
+    ``in_place``: only versions that can be updated in place fit.
     """
     capabilities = capabilities_of(profile, machine_type, architecture)
     for image in profile.spec.machine_images:
@@ -202,6 +204,7 @@ def complete_image(
             if stage(each, now) in ("supported", "deprecated")
             and _starts_with(each.version, version or "")
             and image_fits(each, architecture=architecture, cri=cri, kubelet=kubelet, capabilities=capabilities)
+            and (not in_place or bool(each.in_place_updates and each.in_place_updates.supported))
         ]
         if fitting:
             return image.name, max(fitting, key=Version)

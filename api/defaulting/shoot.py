@@ -29,6 +29,7 @@ from api.core.v1beta1.shoot import (
     KubeReserved,
     Kubernetes,
     KubeScheduler,
+    MachineControllerManagerSettings,
     MachineImage,
     Maintenance,
     MaintenanceAutoRotation,
@@ -395,6 +396,11 @@ def _default_pool(pool: Worker, shoot: Shoot, around: Surroundings) -> None:
             pool.max_surge = 0 if in_place else 1
         if pool.max_unavailable is None:
             pool.max_unavailable = 1 if in_place else 0
+    if pool.update_strategy != "AutoRollingUpdate":
+        # The machine of a failed update stays, so that its user can mend it: this is the strategy's purpose.
+        pool.machine_controller_manager = pool.machine_controller_manager or MachineControllerManagerSettings()
+        if pool.machine_controller_manager.disable_health_timeout is None:
+            pool.machine_controller_manager.disable_health_timeout = True
     pool.cri = pool.cri or CRI(name="containerd")
     pool.system_components = pool.system_components or PoolSystemComponents(allow=True)
     if pool.kubernetes and pool.kubernetes.kubelet:
@@ -418,6 +424,7 @@ def _default_pool_versions(pool: Worker, shoot: Shoot, around: Surroundings) -> 
             kubelet=version or shoot.spec.kubernetes.version,
             now=around.now,
             machine_type=pool.machine.type,
+            in_place=pool.update_strategy != "AutoRollingUpdate",
         )
         if found:
             image.name, image.version = found

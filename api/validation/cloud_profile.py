@@ -15,7 +15,7 @@ from api.core.v1beta1.cloud_profile import (
     MachineImageVersion,
 )
 from api.core.v1beta1.shoot import Shoot, Worker
-from api.decisions.versions import ARCHITECTURE, is_constraint, is_version
+from api.decisions.versions import ARCHITECTURE, Version, is_constraint, is_version
 from api.quantities import parse_quantity
 from api.validation.certificates import check_ca_bundle
 from api.validation.field import Faults, Path
@@ -127,6 +127,9 @@ def _check_image_version(version: MachineImageVersion, path: Path, faults: Fault
     least = version.in_place_updates.min_version_for_update if version.in_place_updates else None
     if least and not is_version(least):
         faults.invalid(path / "inPlaceUpdates" / "minVersionForUpdate", least, "must be a version like 1.2.3")
+    elif least and is_version(version.version) and Version(least) > Version(version.version):
+        detail = f"must not be newer than the version itself, {version.version}"
+        faults.invalid(path / "inPlaceUpdates" / "minVersionForUpdate", least, detail)
 
 
 # Capabilities

@@ -24,7 +24,6 @@ class NotOffered:
     accepted: tuple[Any, ...] = ()
 
 
-NO_IN_PLACE = "this version replaces machines in every update; it has no updates in place"
 _NO_PRESERVATION = "this version deletes failed machines; it cannot preserve them"
 _NO_ADDONS = "this version deploys no addons: deploy your own into the cluster"
 _NO_DNS_EXTENSION = "only an extension for more DNS names would read it, and none is registered: leave it out"
@@ -52,7 +51,6 @@ SHOOT = {
     "spec.systemComponents.coreDNS.autoscaling.mode": NotOffered(
         "this version scales CoreDNS by its CPU usage alone: use horizontal", accepted=("horizontal",)
     ),
-    "spec.provider.workers[].machineControllerManager.inPlaceUpdateTimeout": NotOffered(NO_IN_PLACE),
     "spec.provider.workers[].machineControllerManager.machinePreserveTimeout": NotOffered(_NO_PRESERVATION),
     "spec.provider.workers[].machineControllerManager.autoPreserveFailedMachineMax": NotOffered(_NO_PRESERVATION),
 }

@@ -22,11 +22,12 @@ _OFFERED = (
     constants.OPERATION_RECONCILE,
     constants.OPERATION_RETRY,
     constants.OPERATION_MAINTAIN,
+    constants.OPERATION_FORCE_IN_PLACE_UPDATE,
     *SINGLE,
     *COMBINED,
     f"{ROLLOUT}=<pools>",
 )
-_ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN)
+_ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN, constants.OPERATION_FORCE_IN_PLACE_UPDATE)
 
 
 def operations(shoot: KubeObject, annotation: str = constants.OPERATION) -> list[str]:

@@ -8,9 +8,9 @@ from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.versions import Version, is_version, minors_between
 from api.validation.certificates import check_ca_bundle
 from api.validation.field import Faults, Path
+from api.validation.in_place import check_bounds, check_no_minor_skipped, check_nothing_pending, check_strategy_kept
 from api.validation.kubernetes import check_kubelet
 from api.validation.nodes import check_zones_kept
-from api.validation.offered import NO_IN_PLACE
 
 WORKERS = Path("spec") / "provider" / "workers"
 
@@ -30,10 +30,15 @@ def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
         ran = kubelet_version(before[pool.name], old) if old and pool.name in before else None
         if pool.name in before:
             check_zones_kept(pool, before[pool.name], WORKERS @ index, faults)
+            check_strategy_kept(pool, before[pool.name], WORKERS @ index, faults)
+        if ran:
+            check_no_minor_skipped(pool, ran, kubelet_version(pool, shoot), WORKERS @ index, faults)
         _check_version(pool, ran, shoot.spec.kubernetes.version, WORKERS @ index, faults)
         if pool.kubernetes and pool.kubernetes.kubelet:
             path = WORKERS @ index / "kubernetes" / "kubelet"
             check_kubelet(pool.kubernetes.kubelet, kubelet_version(pool, shoot), path, faults)
+    if old is not None:
+        check_nothing_pending(shoot, old, WORKERS, faults)
     if not any(_can_run_system_components(pool) for pool in pools):
         detail = "one pool must allow system components, and its maximum must be at least one machine for each zone"
         faults.forbidden(WORKERS, detail)
@@ -67,8 +72,8 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
 
 
 def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:
-    if pool.update_strategy != "AutoRollingUpdate":
-        faults.forbidden(path / "updateStrategy", f"{NO_IN_PLACE}: set it to AutoRollingUpdate")
+    check_bounds(pool, path, faults)
+    if pool.update_strategy == "ManualInPlaceUpdate":
         return
     amounts = {"maxSurge": pool.max_surge, "maxUnavailable": pool.max_unavailable}
     for name, amount in amounts.items():

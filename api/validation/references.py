@@ -23,6 +23,7 @@ from api.quantities import is_less, parse_quantity
 from api.resources import Resource
 from api.validation.cloud_profile import used_and_gone
 from api.validation.field import Faults, Path
+from api.validation.in_place import check_image as check_in_place
 from api.validation.nodes import effective_kubelet, reserved_of
 from api.validation.pools import WORKERS, kubelet_version
 
@@ -401,6 +402,8 @@ def _check_image(
         if runtime.type not in runtimes:
             faults.invalid(path / "version", image.version, f"does not offer container runtime {runtime.type}")
     before = old.machine.image if old else None
+    if not kept:
+        check_in_place(pool, before.version if before else None, found, path / "version", faults)
     if not before or before.name != image.name or not before.version or not is_version(before.version):
         return
     if Version(found.version) < Version(before.version):

@@ -65,6 +65,11 @@ def lifecycle(*stages):
             {"supported": True, "minVersionForUpdate": "1"},
             "inPlaceUpdates.minVersionForUpdate: Invalid value",
         ),
+        (
+            "spec.machineImages.1.versions.0.inPlaceUpdates",
+            {"supported": True, "minVersionForUpdate": "9.0.0"},
+            'minVersionForUpdate: Invalid value: "9.0.0": must not be newer than the version itself, 1.2.0',
+        ),
         ("spec.kubernetes.versions.0", lifecycle("supported", "preview"), "stages must be in the order unavailable"),
         ("spec.kubernetes.versions.0", lifecycle("preview", "preview"), "stages must be in the order unavailable"),
         ("spec.machineTypes.0.capabilities", AMD, "spec.machineCapabilities defines none"),

@@ -40,6 +40,7 @@ SEED_FITS = "tests/unit/api/test_scheduling.py::test_a_seed_that_does_not_fit_is
 
 PROVIDERS = "tests/unit/api/test_rejections.py::test_providers_of_dns_that_contradict_each_other_are_refused"
 
+IN_PLACE = "tests/unit/api/test_in_place_validation.py::"
 LOGINS = "tests/unit/api/test_logins.py::"
 OF_FILES = "tests/unit/admission/test_logins.py::"
 PROTECTED = "tests/unit/admission/test_protection.py::test_a_restricted_object_is_written_by_gardenlets_alone"
@@ -53,7 +54,6 @@ class Unreachable(str):
     """Test that shows that the only way to a rule is refused, so that the rule could never refuse anything."""
 
 
-IN_PLACE = Unreachable("tests/unit/api/test_rejections.py::test_no_pool_is_updated_in_place")
 LIVE = Unreachable("tests/unit/api/test_rejections.py::test_no_control_plane_moves_while_it_serves")
 
 DOMAINS = "tests/unit/admission/test_domains.py::"
@@ -161,7 +161,7 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "Downgrade": FIXED,
         "above CP": FIELD,
         "more than 3 minors below CP": f"{SHOOT}test_kubelets_follow_the_control_plane_by_three_minors_at_most",
-        "on in-place pools minor skip": IN_PLACE,
+        "on in-place pools minor skip": f"{IN_PLACE}test_a_pool_that_is_updated_in_place_skips_no_minor_version",
     },
     "Machine": {
         "Type missing, unusable, wrong architecture, unavailable in zone": REFERENCE,
@@ -171,7 +171,9 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "container runtime,": f"{SHOOT}test_a_machine_image_offers_the_container_runtimes_of_its_pool",
         "kubeletVersionConstraint, capability": KUBELET_FITS,
         "image downgrade (in place always, else when target expired)": REFERENCE,
-        "Image version may not be used by a new pool if older than allowed by in-place minVersionForUpdate": IN_PLACE,
+        "Image version may not be used by a new pool if older than allowed by in-place minVersionForUpdate": (
+            f"{IN_PLACE}test_an_image_version_must_be_reachable_in_place"
+        ),
     },
     "Region, zones": {
         "Region not in profile": REFERENCE,
@@ -282,7 +284,11 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "other provider/gardenlet version": LIVE,
         "region distance above threshold (=180 unless annotated) without `allow-distant-regions`": LIVE,
     },
-    "Pending in-place update": {"Pool change unless operation `force-in-place-update`": IN_PLACE},
+    "Pending in-place update": {
+        "Pool change unless operation `force-in-place-update`": (
+            f"{IN_PLACE}test_a_pool_changes_during_its_update_only_by_force"
+        ),
+    },
 }
 
 
@@ -358,16 +364,6 @@ def test_the_primary_provider_of_dns_stays(providers):
     new = Shoot.of(changed(old.to_wire(), "spec.dns.providers", providers))
     told = str(check_shoot(new, old, "local"))
     assert "spec.dns.providers: Forbidden: the primary provider cannot be removed or change its type" in told
-
-
-@pytest.mark.parametrize("strategy", ["AutoInPlaceUpdate", "ManualInPlaceUpdate"])
-def test_no_pool_is_updated_in_place(strategy: str):
-    """Neither can an update be pending, nor can an operation force it."""
-    told = str(check_shoot(complete("spec.provider.workers.0.updateStrategy", strategy), None, "local"))
-    assert "workers[0].updateStrategy: Forbidden: this version replaces machines in every update" in told
-    assert "set it to AutoRollingUpdate" in told
-    forced = complete("metadata.annotations", {"gardener.cloud/operation": "force-in-place-update"})
-    assert 'Unsupported value: "force-in-place-update"' in str(check_operations(forced, None))
 
 
 @pytest.mark.parametrize("name", ["live-migrate", "inter-region-distance-threshold", "allow-distant-regions"])

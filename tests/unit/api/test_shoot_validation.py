@@ -126,7 +126,11 @@ def test_the_example_is_fine():
         (f"{POOL}.maxSurge", 0, "workers[0].maxUnavailable: Invalid value: 0"),
         (f"{POOL}.maxSurge", "ten", 'workers[0].maxSurge: Invalid value: "ten"'),
         (f"{POOL}.zones", ["0", "0"], 'workers[0].zones[1]: Duplicate value: "0"'),
-        (f"{POOL}.updateStrategy", "AutoInPlaceUpdate", "updateStrategy: Forbidden"),
+        (
+            f"{POOL}.machineControllerManager",
+            {"inPlaceUpdateTimeout": "10m"},
+            "workers[0].machineControllerManager.inPlaceUpdateTimeout: Forbidden: needs updateStrategy",
+        ),
         (f"{POOL}.systemComponents", {"allow": False}, "one pool must allow system components"),
         (f"{POOL}.dataVolumes", [{"name": "d", "size": "10Gi"}], "volume: Required value"),
         (f"{POOL}.kubernetes", {"version": "1.38.0"}, "newer than the control plane's 1.37.1"),
