@@ -15,6 +15,7 @@ from activities.secrets.crypto import KeyAlgorithm, self_signed_ca
 from tests.landscape import pods
 from tests.landscape.bastions import in_cloud
 from tests.landscape.conftest import Landscape
+from tests.landscape.load import apply, counted, later, nodes_by_pod, run_under_load, web
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
 
@@ -61,10 +62,10 @@ def test_settings_of_a_pool_reach_nodes_that_run(shoot: Shoot) -> None:
 
 
 def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(shoot: Shoot) -> None:
-    _run_under_load(shoot)
-    before, replicas = shoot.nodes(), _pods(shoot, "web")
+    run_under_load(shoot, "web", client="pool")
+    before, replicas = shoot.nodes(), nodes_by_pod(shoot, "web")
     assert set(replicas.values()) == before["web"], "one replica on each machine"
-    eventually(lambda: _seen(shoot)["answered"] > 50, "the client's first requests", 60)
+    eventually(lambda: counted(shoot)["answered"] > 50, "the client's first requests", 60)
 
     _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90, "kubeReserved": {"cpu": "90m"}}}})
 
@@ -72,18 +73,18 @@ def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(sh
     assert len(after["web"]) == 2
     assert not after["web"] & before["web"], "each machine was replaced"
     assert after["pool"] == before["pool"]
-    asked = _seen(shoot)["answered"]
-    seen = eventually(lambda: _later(shoot, asked + 50), "the client's requests after the rollout", 60)
+    asked = counted(shoot)["answered"]
+    seen = eventually(lambda: later(shoot, asked + 50), "the client's requests after the rollout", 60)
     assert seen["failed"] == [], f"{len(seen['failed'])} of {seen['answered'] + len(seen['failed'])} requests failed"
-    replaced = _pods(shoot, "web")
+    replaced = nodes_by_pod(shoot, "web")
     assert not replaced.keys() & replicas.keys()
     assert replaced.keys() <= set(seen["by"]), "the new replicas answer"
 
 
 def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: Shoot) -> None:
-    _apply(shoot, _web("stubborn", 1), pods.budget("stubborn", maxUnavailable=0))
+    apply(shoot, web("stubborn", 1), pods.budget("stubborn", maxUnavailable=0))
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/stubborn", "--timeout=90s")
-    (pod,) = _pods(shoot, "stubborn")
+    (pod,) = nodes_by_pod(shoot, "stubborn")
     eventually(lambda: _get(shoot, "pdb", "stubborn")["status"].get("currentHealthy") == 1, "a healthy pod", 30)
     (node,) = shoot.nodes()["stubborn"]
 
@@ -98,7 +99,7 @@ def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: S
         assert expected in told, told
     assert "requires zero voluntary evictions" in told
     assert shoot.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
-    assert pod in _pods(shoot, "stubborn"), "until then it is left alone"
+    assert pod in nodes_by_pod(shoot, "stubborn"), "until then it is left alone"
 
     shoot.wait_until_reconciled(RECONCILIATION)
     assert shoot.nodes().keys() == {"pool", "web"}
@@ -155,66 +156,3 @@ def _trusted(shoot: Shoot, node: str) -> str:
 def _get(shoot: Shoot, kind: str, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(shoot.kubectl("-n", PROBE, "get", kind, name, "-o", "json"))
     return found
-
-
-def _pods(shoot: Shoot, app: str) -> dict[str, str]:
-    """Node by pod, of those that are not on their way out."""
-    found = json.loads(shoot.kubectl("-n", PROBE, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
-    return {
-        pod["metadata"]["name"]: pod["spec"].get("nodeName", "")
-        for pod in found
-        if "deletionTimestamp" not in pod["metadata"]
-    }
-
-
-# The load
-
-
-def _run_under_load(shoot: Shoot) -> None:
-    """Two replicas of a web server in pool ``web`` behind a budget, and a client in the other pool."""
-    _apply(shoot, _web("web", 2), pods.budget("web", minAvailable=1), pods.service("web", 80))
-    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/web", "--timeout=90s")
-    _apply(shoot, pods.python("client", 1, _CLIENT, pool="pool", ready=_HAS_COUNTED))
-    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/client", "--timeout=90s")
-
-
-def _web(pool: str, replicas: int) -> dict[str, Any]:
-    """A server named after its pool."""
-    return pods.python(pool, replicas, pods.WEB, pool=pool, linger=pods.LINGER_SECONDS)
-
-
-def _seen(shoot: Shoot) -> dict[str, Any]:
-    """The client's counts so far."""
-    seen: dict[str, Any] = json.loads(shoot.kubectl("-n", PROBE, "exec", "deployment/client", "--", "cat", "/tmp/seen"))
-    return seen
-
-
-def _later(shoot: Shoot, answered: int) -> dict[str, Any] | None:
-    seen = _seen(shoot)
-    return seen if seen["answered"] >= answered else None
-
-
-def _apply(shoot: Shoot, *objects: dict[str, Any]) -> None:
-    items = {"apiVersion": "v1", "kind": "List", "items": [pods.namespace(), *objects]}
-    shoot.kubectl("apply", "-f", "-", stdin=json.dumps(items))
-
-
-_HAS_COUNTED = {"exec": {"command": ["test", "-e", "/tmp/seen"]}}
-_CLIENT = """
-import json, os, pathlib, signal, sys, time, urllib.request
-signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-url, seen = f"http://{os.environ['WEB_SERVICE_HOST']}/", {"answered": 0, "failed": [], "by": []}
-while True:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            by = answer.read().decode()
-        seen["answered"] += 1
-        if by not in seen["by"]:
-            seen["by"].append(by)
-    except OSError as error:
-        seen["failed"].append(f"{time.time():.1f}: {error}")
-    pathlib.Path("/tmp/seen.new").write_text(json.dumps(seen))
-    os.replace("/tmp/seen.new", "/tmp/seen")
-    time.sleep(0.05)
-"""
-"""One request after the other, each on a connection of its own, and never the same one twice."""
