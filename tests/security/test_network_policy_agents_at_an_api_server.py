@@ -15,7 +15,7 @@ from kube.errors import Forbidden
 from tests import api_servers
 from tests.gardens import ApiServer
 from tests.unit.kube.waiting import until
-from workers.network_policy_agent.process import pod_network
+from workers.network_policy_agent.process import pod_networks
 
 pytestmark = [
     pytest.mark.binaries,
@@ -74,7 +74,7 @@ async def test_the_agent_finds_the_pod_network_of_its_node(server: ApiServer, ag
     async with server.client() as admin:
         await admin.create(node)
 
-    assert str(await pod_network(agent, "one")) == "100.96.3.0/24"
+    assert [str(each) for each in await pod_networks(agent, "one")] == ["100.96.3.0/24"]
 
 
 async def _may_list(client: KubeClient, resource: Resource) -> bool:

@@ -19,6 +19,7 @@ from api.meta import LabelSelector
 
 Object = Mapping[str, Any]
 Direction = Literal["ingress", "egress"]
+Family = Literal["IPv4", "IPv6"]
 
 DIRECTIONS: tuple[Direction, Direction] = ("ingress", "egress")
 _PEERS = {"ingress": "from", "egress": "to"}
@@ -29,11 +30,12 @@ _EVERY_LABEL = LabelSelector()
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod with an IPv4 address of its own: not one of the host's network, and none that has ended."""
+    """A pod with addresses of its own: not one of the host's network, and none that has ended."""
 
     namespace: str
     name: str
-    address: str
+    addresses: tuple[str, ...]
+    """At most one of each family."""
     labels: Mapping[str, str]
     ports: Mapping[tuple[str, str], int]
     """Ports of its containers, by name and protocol of nftables."""
@@ -80,6 +82,25 @@ class Rules:
 
     def closed(self, direction: Direction) -> dict[Address, str]:
         return self.ingress if direction == "ingress" else self.egress
+
+    def of(self, family: Family) -> "Rules":
+        """The part of one family: the same sets and chains, with its addresses alone.
+
+        A set of which no address is left stays, so that its rule allows nothing.
+        """
+
+        def ours(address: Address) -> bool:
+            return (":" in address) == (family == "IPv6")
+
+        return Rules(
+            pods={name: frozenset(filter(ours, found)) for name, found in self.pods.items()},
+            networks={name: tuple(each for each in found if ours(each[0])) for name, found in self.networks.items()},
+            servers={name: frozenset(each for each in found if ours(each[0])) for name, found in self.servers.items()},
+            chains=dict(self.chains),
+            ingress={address: chain for address, chain in self.ingress.items() if ours(address)},
+            egress={address: chain for address, chain in self.egress.items() if ours(address)},
+            local=frozenset(filter(ours, self.local)),
+        )
 
 
 @dataclass(frozen=True)
@@ -170,7 +191,7 @@ class _Computation:
         by_namespace: dict[str, list[Policy]] = {}
         for policy in sorted(policies, key=str):
             by_namespace.setdefault(policy.namespace, []).append(policy)
-        self.rules = Rules(local=frozenset(pod.address for pod in pods if pod.is_local))
+        self.rules = Rules(local=frozenset(_addresses(pod for pod in pods if pod.is_local)))
         matches_of: dict[tuple[str, str, Direction], tuple[Match, ...]] = {}
         for pod in pods:
             if not pod.is_local:
@@ -188,7 +209,7 @@ class _Computation:
                     found += matches_of[key]
                 chain = f"{direction}-{_digest(repr(found))}"
                 self.rules.chains[chain] = tuple(found)
-                self.rules.closed(direction)[pod.address] = chain
+                self.rules.closed(direction).update(dict.fromkeys(pod.addresses, chain))
 
     def _matches(self, policy: Policy, direction: Direction) -> Iterable[Match]:
         for rule in policy.rules[direction]:
@@ -224,7 +245,7 @@ class _Computation:
         name = f"pods-{_digest(repr((where, peer.namespaces, peer.pods)))}"
         if name not in self.rules.pods:
             self._selected[name] = found = list(self._select(peer, namespace))
-            self.rules.pods[name] = frozenset(pod.address for pod in found)
+            self.rules.pods[name] = frozenset(_addresses(found))
         return name
 
     def _select(self, peer: _Peer, namespace: str) -> Iterable[Pod]:
@@ -248,9 +269,18 @@ class _Computation:
             pods = self._selected.get(peers, [])  # addresses outside of the cluster have no names for ports
         of = str(policy) if direction == "ingress" else peers
         name = f"servers-{_digest(repr((direction, of, port, protocol)))}"
-        found = ((pod.address, protocol, pod.ports[port, protocol]) for pod in pods if (port, protocol) in pod.ports)
+        found = (
+            (address, protocol, pod.ports[port, protocol])
+            for pod in pods
+            if (port, protocol) in pod.ports
+            for address in pod.addresses
+        )
         self.rules.servers[name] = frozenset(found)
         return name
+
+
+def _addresses(pods: Iterable[Pod]) -> Iterable[Address]:
+    return (address for pod in pods for address in pod.addresses)
 
 
 def _rule(rule: Object, direction: Direction) -> _Rule:
@@ -278,18 +308,16 @@ def _peer(peer: Object, path: str) -> _Peer:
 
 
 def _ranges(block: Object, path: str) -> tuple[Range, ...]:
-    """Addresses of a block without its exceptions. A block of IPv6 has none: no pod here has such an address."""
+    """Addresses of a block without its exceptions, which the API server lets be of the block's family only."""
     try:
         whole = ipaddress.ip_network(block["cidr"], strict=False)
         excepted = [ipaddress.ip_network(each, strict=False) for each in block.get("except") or ()]
     except ValueError as error:
         raise _Fault(f"{path}: {error}") from None
-    if not isinstance(whole, ipaddress.IPv4Network):
-        return ()
     found: list[tuple[int, int]] = []
     first, last = int(whole.network_address), int(whole.broadcast_address)
-    for each in ipaddress.collapse_addresses(e for e in excepted if isinstance(e, ipaddress.IPv4Network)):
-        begin, end = int(each.network_address), int(each.broadcast_address)
+    bounds = ((int(e.network_address), int(e.broadcast_address)) for e in excepted if e.version == whole.version)
+    for begin, end in sorted(bounds):
         if end < first or begin > last:
             continue
         if begin > first:
@@ -297,7 +325,8 @@ def _ranges(block: Object, path: str) -> tuple[Range, ...]:
         first = end + 1
     if first <= last:
         found.append((first, last))
-    return tuple((str(ipaddress.IPv4Address(begin)), str(ipaddress.IPv4Address(end))) for begin, end in found)
+    address = type(whole.network_address)
+    return tuple((str(address(begin)), str(address(end))) for begin, end in found)
 
 
 def _port(port: Object, path: str) -> _Port:

@@ -1,6 +1,6 @@
-"""The agent of one node: watches Pods, Namespaces and NetworkPolicies, and keeps the node's tables.
+"""The agent of one node: watches Pods, Namespaces and NetworkPolicies, and keeps the node's table of each family.
 
-The table stays in the kernel while the agent is away: connections are allowed and refused as before, and no new pod
+The tables stay in the kernel while the agent is away: connections are allowed and refused as before, and no new pod
 starts. The first table of a node exists before its first pod, because a pod waits for the agent.
 """
 
@@ -10,6 +10,8 @@ import ipaddress
 import json
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from workers.lib.runtime import (
 )
 from workers.network_policy_agent import table
 from workers.network_policy_agent.policies import Pod, Policy, Rules, compute, read
+from workers.network_policy_agent.table import Network
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +57,12 @@ class NetworkPolicyAgentConfig(ApiModel):
     client_connection: ClientConnection = ClientConnection()
     node: str = Field(default_factory=lambda: os.environ.get("NODE_NAME", ""), min_length=1, validate_default=True)
     """Name of the node. Default: variable ``NODE_NAME`` of the environment."""
-    pods: ipaddress.IPv4Network | None = None
-    """Network of the node's pods. None: ``spec.podCIDR`` of the Node, for which the agent waits."""
+    pods: Network | None = None
+    """Network of the node's pods. None: ``spec.podCIDRs`` of the Node, for which the agent waits."""
     socket: Path
     """At which the CNI plugin announces pods."""
     bridge: str = Field(default="cni0", min_length=1, max_length=15)
-    """Interface of the node's pods, from which the node takes no packets by IPv6."""
+    """Interface of the node's pods. By IPv6, the node takes from it only what the pods' own addresses send."""
     limit_connections_to_own_node: bool = True
     """Whether policies limit connections of pods to their own node. Kubernetes always allows them, but a node of a seed
     has the seed's API server."""
@@ -102,34 +105,38 @@ def check_bridges() -> None:
 
 
 async def _enforce(client: KubeClient, config: NetworkPolicyAgentConfig, health: Health) -> None:
-    pods = config.pods or await pod_network(client, config.node)
+    pods = (config.pods,) if config.pods else await pod_networks(client, config.node)
     await Agent(client, config, pods, health).run()
 
 
-async def pod_network(client: KubeClient, node: str) -> ipaddress.IPv4Network:
-    """The network of a node's pods, once the node has one; it never changes."""
+async def pod_networks(client: KubeClient, node: str) -> tuple[Network, ...]:
+    """The networks of a node's pods, one for each family, once the node has them; they never change."""
     async with Cache(client, NODE, fields=f"metadata.name={node}") as nodes:
-        cidr = await nodes.wait_for(node, None, lambda obj: obj and obj["spec"].get("podCIDR"), None)
-    return ipaddress.IPv4Network(cidr)
+        found = await nodes.wait_for(node, None, lambda obj: _pod_cidrs(obj["spec"]) if obj else None, None)
+    return tuple(ipaddress.ip_network(each) for each in found)
+
+
+def _pod_cidrs(spec: dict[str, Any]) -> list[str] | None:
+    return spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else None)
 
 
 class Agent:
-    """Keeps the table of one node. ``pods``: the network of its pods."""
+    """Keeps the tables of one node. ``pods``: the networks of its pods, one for each family."""
 
     def __init__(
-        self, client: KubeClient, config: NetworkPolicyAgentConfig, pods: ipaddress.IPv4Network, health: Health
+        self, client: KubeClient, config: NetworkPolicyAgentConfig, pods: Sequence[Network], health: Health
     ) -> None:
         self._client = client
         self._config = config
-        self._network = pods
+        self._networks = tuple(pods)
         self._health = health
         self._ipv6 = _IPV6.exists()
         self._pods = Cache(client, POD, keep=_kept)
         self._namespaces = Cache(client, NAMESPACE)
         self._policies = Cache(client, NETWORK_POLICY)
         self._read: dict[Key, Policy] = {}
-        self._announced: dict[Key, tuple[str, str]] = {}
-        """Uid and address of pods of this node, which their objects do not tell yet."""
+        self._announced: dict[Key, tuple[str, frozenset[str]]] = {}
+        """Uid and addresses of pods of this node, which their objects do not tell yet."""
         self._changed = asyncio.Event()
         self._revision = self._written_revision = 0
         """Number of the last change that the agent knows, and of the last one that the table contains."""
@@ -180,11 +187,9 @@ class Agent:
         rules = compute(self._read.values(), labels, self._known_pods())
         if self._written is None:
             own_node = self._config.limit_connections_to_own_node
-            commands = table.whole(rules, str(self._network), own_node=own_node)
-            if self._ipv6:
-                commands += table.without_ipv6(self._config.bridge)
-            await table.apply(commands)
-        elif commands := table.difference(self._written, rules):
+            bridge = self._config.bridge
+            await table.apply(table.whole(rules, self._networks, bridge, own_node=own_node, ipv6=self._ipv6))
+        elif commands := table.difference(self._written, rules, self._networks):
             await table.apply(commands)
         self._written = rules
         self._health.ready = True
@@ -197,21 +202,28 @@ class Agent:
         for each in self._pods.list():
             if (pod := self._pod(each)) is None:
                 continue
-            known = found.get(pod.address)
-            # An address of a pod that ends may have a new pod already.
-            if known is None or key_of(each) in self._announced:
-                found[pod.address] = pod
-        return list(found.values())
+            for address in pod.addresses:
+                # An address of a pod that ends may have a new pod already.
+                if address not in found or key_of(each) in self._announced:
+                    found[address] = pod
+        owned: dict[tuple[str, str], list[str]] = {}
+        pods: dict[tuple[str, str], Pod] = {}
+        for address, pod in found.items():
+            key = pod.namespace, pod.name
+            pods[key] = pod
+            owned.setdefault(key, []).append(address)
+        return [replace(pod, addresses=tuple(owned[key])) for key, pod in pods.items()]
 
     def _pod(self, pod: Object) -> Pod | None:
         key, local = key_of(pod), pod["node"] == self._config.node
-        uid, address = self._announced.get(key, ("", "")) if local else ("", "")
-        if not address or (uid and uid != pod["metadata"]["uid"]):
-            address = pod["address"]
-        if not address or pod["ended"]:
+        uid, addresses = self._announced.get(key, ("", frozenset())) if local else ("", frozenset())
+        if not addresses or (uid and uid != pod["metadata"]["uid"]):
+            addresses = frozenset(pod["addresses"])
+        if not addresses or pod["ended"]:
             return None
         ports = {(name, protocol): number for name, protocol, number in pod["ports"]}
-        return Pod(str(key.namespace), key.name, address, pod["metadata"].get("labels") or {}, ports, is_local=local)
+        labels = pod["metadata"].get("labels") or {}
+        return Pod(str(key.namespace), key.name, tuple(sorted(addresses)), labels, ports, is_local=local)
 
     # -- events
 
@@ -219,7 +231,7 @@ class Agent:
         key = key_of(event.object)
         if event.type == "DELETED":
             self._announced.pop(key, None)
-        elif event.object["address"] and self._announced.get(key, ("", ""))[1] == event.object["address"]:
+        elif key in self._announced and self._announced[key][1] == frozenset(event.object["addresses"]):
             del self._announced[key]
         if event.type == "MODIFIED" and event.old is not None and _same(event.old, event.object):
             return
@@ -274,8 +286,12 @@ class Agent:
             pod = _Announcement.model_validate_json(line)
         except ValidationError as error:
             return f"the announcement of a pod cannot be read: {error.errors()[0]['msg']}"
-        if any(each.version != 4 for each in pod.addresses) or not pod.addresses:
-            return "NetworkPolicies are enforced for IPv4 addresses only, and a pod has exactly one of them"
+        wanted, enforced = ([f"IPv{each.version}" for each in those] for those in (pod.addresses, self._networks))
+        if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= set(enforced):
+            return (
+                f"NetworkPolicies are enforced here for {' and '.join(enforced)} addresses only, and a pod has one or"
+                f" none of each: it has {', '.join(wanted) or 'none'}"
+            )
         key = Key(pod.namespace, pod.name)
 
         def is_known(obj: Object | None) -> bool:
@@ -287,11 +303,11 @@ class Agent:
             await self._pods.wait_for(pod.name, pod.namespace, is_known, _KNOWN_SECONDS)
         except TimeoutError:
             return f"there is no pod {key} with uid {pod.uid} on node {self._config.node}"
-        self._announced[key] = (pod.uid, str(pod.addresses[0]))
+        self._announced[key] = (pod.uid, frozenset(map(str, pod.addresses)))
         self._change()
-        wanted = self._revision
+        revision = self._revision
         async with self._writing:
-            await self._writing.wait_for(lambda: self._written_revision >= wanted)
+            await self._writing.wait_for(lambda: self._written_revision >= revision)
         return ""
 
 
@@ -302,19 +318,19 @@ def _kept(pod: Object) -> Object | None:
         return None
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
     ports = [port for each in containers for port in each.get("ports") or () if port.get("name")]
-    addresses = [each["ip"] for each in status.get("podIPs") or () if ":" not in each["ip"]]
+    addresses = sorted(str(ipaddress.ip_address(each["ip"])) for each in status.get("podIPs") or ())
     kept = {each: metadata[each] for each in ("namespace", "name", "uid", "resourceVersion")}
     # To the kubelet, the uid of a static pod is the digest of its file.
     kept["uid"] = (metadata.get("annotations") or {}).get("kubernetes.io/config.hash") or kept["uid"]
     return {
         "metadata": {**kept, "labels": metadata.get("labels") or {}},
         "node": spec.get("nodeName") or "",
-        "address": addresses[0] if addresses else "",
+        "addresses": addresses,
         "ended": status.get("phase") in _ENDED,
         "ports": [(port["name"], (port.get("protocol") or "TCP").lower(), port["containerPort"]) for port in ports],
     }
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    same = (one[each] == other[each] for each in ("node", "address", "ended", "ports"))
+    same = (one[each] == other[each] for each in ("node", "addresses", "ended", "ports"))
     return all(same) and bool(one["metadata"]["labels"] == other["metadata"]["labels"])

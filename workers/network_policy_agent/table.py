@@ -1,113 +1,181 @@
-"""The table of nftables with the rules of a node: as a whole, or the difference between two states of it.
+"""The tables of nftables with a node's rules, one for each family: as a whole, or the difference of two states.
 
 Packets of a connection that has been allowed pass on. All others pass the chain of the pod that sends them and the one
 of the pod that receives them: after DNAT, so a rule sees pods and not Services. The node reaches its own pods always:
 the kubelet probes them. Whether pods reach their own node whatever their policies say is a choice of the caller. A pod
 of the node that is unknown reaches nothing, and nothing reaches it.
 
-Policies name addresses of IPv4, and no pod has one of IPv6. But the kernel gives each interface a link-local one, so a
-second table drops all that pods send by IPv6.
+The kernel gives each interface a link-local address of IPv6, which no policy names. So by IPv6, pods send from, and
+receive at, the addresses that the agent knows, and no others. Neighbour solicitations and advertisements pass, as ARP
+does: without them a node and its pods find no address. Router advertisements of pods do not. If pods have no addresses
+of IPv6, the table of IPv6 drops all that they send.
 """
 
 import asyncio
 import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from workers.network_policy_agent.policies import DIRECTIONS, Match, Range, Rules
+from workers.network_policy_agent.policies import DIRECTIONS, Direction, Family, Match, Range, Rules
 
 Command = dict[str, Any]
 Expression = dict[str, Any]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Networks = Sequence[Network]
 Shown = Callable[[Any], Any]
 """Makes the JSON of a set's element."""
 
 NAME = "gardener-network-policies"
-_TABLE = {"family": "ip", "table": NAME}
 _LONGEST_COMMENT = 120
 """nftables takes 127 characters."""
-_SENDER = {"payload": {"protocol": "ip", "field": "saddr"}}
-_RECEIVER = {"payload": {"protocol": "ip", "field": "daddr"}}
+_COMES_FROM = {"meta": {"key": "iifname"}}
+_ICMPV6 = {"payload": {"protocol": "icmpv6", "field": "type"}}
 _PROTOCOL = {"meta": {"key": "l4proto"}}
 _PORT = {"payload": {"protocol": "th", "field": "dport"}}
 _DROP: list[Expression] = [{"counter": None}, {"drop": None}]
+_V6 = 6
 _LOCAL, _ITSELF = "local", "itself"
-_SERVER = ["ipv4_addr", "inet_proto", "inet_service"]
-_CHAINS = {"ingress": _RECEIVER, "egress": _SENDER}
-"""The address of a packet that is looked up for a pod's chain, by direction."""
-_PEERS = {"ingress": _SENDER, "egress": _RECEIVER}
+_NEIGHBOURS = ("nd-neighbor-solicit", "nd-neighbor-advert")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The table of one family."""
+
+    of: Family
+    family: str
+    """Name of the family in nftables."""
+    address: str
+    """Type of its addresses in nftables."""
+
+    @property
+    def place(self) -> dict[str, str]:
+        return {"family": self.family, "table": NAME}
+
+    @property
+    def sender(self) -> Expression:
+        return {"payload": {"protocol": self.family, "field": "saddr"}}
+
+    @property
+    def receiver(self) -> Expression:
+        return {"payload": {"protocol": self.family, "field": "daddr"}}
+
+    def pod(self, direction: Direction) -> Expression:
+        """The address of a packet that is looked up for a pod's chain."""
+        return self.receiver if direction == "ingress" else self.sender
+
+    def peer(self, direction: Direction) -> Expression:
+        return self.sender if direction == "ingress" else self.receiver
+
+    @property
+    def server(self) -> list[str]:
+        return [self.address, "inet_proto", "inet_service"]
+
+
+_IPV4 = _Table("IPv4", "ip", "ipv4_addr")
+_IPV6 = _Table("IPv6", "ip6", "ipv6_addr")
+_TABLES = {4: _IPV4, 6: _IPV6}
 
 
 class TableError(Exception):
     """nftables refuses a change; the text is its own."""
 
 
-def without_ipv6(bridge: str) -> list[Command]:
-    """Commands that replace the table of IPv6, if there is one. ``bridge``: interface of the node's pods.
+def whole(rules: Rules, networks: Networks, bridge: str, *, own_node: bool, ipv6: bool = True) -> list[Command]:
+    """Commands that replace the tables of all families, if there are some.
+
+    ``networks``: the networks of the node's pods, one for each of their families. ``bridge``: interface of these pods.
+    ``own_node``: whether policies limit what pods open to their own node. ``ipv6``: whether the kernel has IPv6.
+    """
+    commands = []
+    for network in networks:
+        commands += _whole(_TABLES[network.version], rules, network, bridge, own_node=own_node)
+    if ipv6 and all(each.version != _V6 for each in networks):
+        commands += _without_ipv6(bridge)
+    return commands
+
+
+def difference(old: Rules, new: Rules, networks: Networks) -> list[Command]:
+    """Commands that change the tables from one state to the other; nftables takes all of them, or none."""
+    return [command for each in networks for command in _difference(_TABLES[each.version], old, new)]
+
+
+def _replaced(table: _Table) -> list[Command]:
+    made = {"table": {"family": table.family, "name": NAME}}
+    return [{"add": made}, {"delete": made}, {"add": made}]
+
+
+def _without_ipv6(bridge: str) -> list[Command]:
+    """Commands that replace the table of IPv6 where pods have no addresses of it.
 
     A node forwards nothing by IPv6, between pods of its bridge either, and takes nothing from its pods: no neighbour
     solicitation, so they find no other address, and no router advertisement.
     """
-    of_ipv6 = {"family": "ip6", "table": NAME}
-    table = {"table": {"family": "ip6", "name": NAME}}
-    commands: list[Command] = [{"add": table}, {"delete": table}, {"add": table}]
-    from_pods = _equals({"meta": {"key": "iifname"}}, bridge)
-    for hook, expressions in (("forward", _DROP), ("input", [from_pods, *_DROP])):
-        chain = {**of_ipv6, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}
-        commands.append({"add": {"chain": chain}})
-        commands.append({"add": {"rule": {**of_ipv6, "chain": hook, "expr": expressions}}})
-    return commands
+    from_pods = _equals(_COMES_FROM, bridge)
+    commands = _replaced(_IPV6)
+    commands += _base_chain(_IPV6, "forward", [_DROP])
+    return commands + _base_chain(_IPV6, "input", [[from_pods, *_DROP]])
 
 
-def whole(rules: Rules, pods: str, *, own_node: bool) -> list[Command]:
-    """Commands that replace the table of IPv4, if there is one.
-
-    ``pods``: the network of the node's pods. ``own_node``: whether policies limit what pods open to their own node.
-    """
-    table = {"table": {"family": "ip", "name": NAME}}
-    commands: list[Command] = [{"add": table}, {"delete": table}, {"add": table}]
-    commands.append(_add_set(_LOCAL, "ipv4_addr"))
-    commands.append(_add_set(_ITSELF, ["ipv4_addr", "ipv4_addr"]))
+def _whole(table: _Table, rules: Rules, pods: Network, bridge: str, *, own_node: bool) -> list[Command]:
+    commands = _replaced(table)
+    commands.append(_add_set(table, _LOCAL, table.address))
+    commands.append(_add_set(table, _ITSELF, [table.address, table.address]))
     for direction in DIRECTIONS:
-        commands.append({"add": {"map": {**_TABLE, "name": direction, "type": "ipv4_addr", "map": "verdict"}}})
-    commands += difference(Rules(), rules)
-    network = ipaddress.ip_network(pods)
-    prefix = {"prefix": {"addr": str(network.network_address), "len": network.prefixlen}}
+        of_pods = {**table.place, "name": direction, "type": table.address, "map": "verdict"}
+        commands.append({"add": {"map": of_pods}})
+    commands += _difference(table, Rules(), rules)
+    prefix = {"prefix": {"addr": str(pods.network_address), "len": pods.prefixlen}}
     allowed = _equals({"ct": {"key": "state"}}, ["established", "related"], "in")
-    itself = _equals({"concat": [_SENDER, _RECEIVER]}, f"@{_ITSELF}")
+    itself = _equals({"concat": [table.sender, table.receiver]}, f"@{_ITSELF}")
     accept = {"accept": None}
     unknown_sender, unknown_receiver = (
-        [_equals(each, prefix), _equals(each, f"@{_LOCAL}", "!="), *_DROP] for each in (_SENDER, _RECEIVER)
+        [_equals(each, prefix), _equals(each, f"@{_LOCAL}", "!="), *_DROP] for each in (table.sender, table.receiver)
     )
-    egress, ingress = [unknown_sender, [_look_up("egress")]], [unknown_receiver, [_look_up("ingress")]]
-    loopback = _equals({"meta": {"key": "iifname"}}, "lo")
+    egress = [unknown_sender, [_look_up(table, "egress")]]
+    ingress = [unknown_receiver, [_look_up(table, "ingress")]]
+    loopback = _equals(_COMES_FROM, "lo")
     own_address = _equals({"fib": {"result": "type", "flags": ["saddr"]}}, "local")
-    commands += _base_chain("forward", [[allowed, accept], [itself, accept], *egress, *ingress])
+    forwarded: list[list[Expression]] = []
+    taken: list[list[Expression]] = []
+    sent: list[list[Expression]] = []
+    if table is _IPV6:
+        from_pods, to_pods = _equals(_COMES_FROM, bridge), _equals({"meta": {"key": "oifname"}}, bridge)
+        neighbours = _equals(_ICMPV6, {"set": list(_NEIGHBOURS)})
+        other_sender = [from_pods, _equals(table.sender, f"@{_LOCAL}", "!="), *_DROP]
+        other_receiver = [to_pods, _equals(table.receiver, f"@{_LOCAL}", "!="), *_DROP]
+        forwarded = [[from_pods, to_pods, neighbours, accept], other_sender, other_receiver]
+        taken = [[from_pods, neighbours, accept], other_sender]
+        sent = [[neighbours, accept]]
+    commands += _base_chain(table, "forward", [[allowed, accept], *forwarded, [itself, accept], *egress, *ingress])
     # Packets of pods to the node itself.
-    commands += _base_chain(
-        "input", [[allowed, accept], [loopback, accept], *(egress if own_node else [unknown_sender])]
-    )
+    of_node = egress if own_node else [unknown_sender]
+    commands += _base_chain(table, "input", [[allowed, accept], [loopback, accept], *taken, *of_node])
     # IPVS sends packets for Services on from here, and not through ``forward``.
-    commands += _base_chain("output", [[allowed, accept], [own_address, accept], [itself, accept], *egress, *ingress])
-    return commands
+    local = [[allowed, accept], [own_address, accept], *sent, [itself, accept], *egress, *ingress]
+    return commands + _base_chain(table, "output", local)
 
 
-def difference(old: Rules, new: Rules) -> list[Command]:
-    """Commands that change the table from one state to the other; nftables takes all of them, or none."""
+def _difference(table: _Table, before: Rules, after: Rules) -> list[Command]:
+    old, new = before.of(table.of), after.of(table.of)
     commands: list[Command] = []
     for name in new.networks.keys() - old.networks.keys():
-        commands.append(_add_set(name, "ipv4_addr", ["interval"], [_range(each) for each in new.networks[name]]))
-    commands += _change_sets(old.pods, new.pods, "ipv4_addr", _same)
-    commands += _change_sets(old.servers, new.servers, _SERVER, _server)
+        ranges = [_range(each) for each in new.networks[name]]
+        commands.append(_add_set(table, name, table.address, ["interval"], ranges))
+    commands += _change_sets(table, old.pods, new.pods, table.address, _same)
+    commands += _change_sets(table, old.servers, new.servers, table.server, _server)
     for name in new.chains.keys() - old.chains.keys():
-        commands += _chain(name, new.chains[name])
-    commands += _change(_LOCAL, old.local, new.local, _same)
-    commands += _change(_ITSELF, old.local, new.local, lambda each: {"concat": [each, each]})
+        commands += _chain(table, name, new.chains[name])
+    commands += _change(table, _LOCAL, old.local, new.local, _same)
+    commands += _change(table, _ITSELF, old.local, new.local, lambda each: {"concat": [each, each]})
     for direction in DIRECTIONS:
-        commands += _change_map(direction, old.closed(direction), new.closed(direction))
-    commands += [{"delete": {"chain": {**_TABLE, "name": each}}} for each in old.chains.keys() - new.chains.keys()]
-    before, after = ({*each.networks, *each.pods, *each.servers} for each in (old, new))
-    commands += [{"delete": {"set": {**_TABLE, "name": each}}} for each in before - after]
+        commands += _change_map(table, direction, old.closed(direction), new.closed(direction))
+    gone = old.chains.keys() - new.chains.keys()
+    commands += [{"delete": {"chain": {**table.place, "name": each}}} for each in gone]
+    sets_before, sets_after = ({*each.networks, *each.pods, *each.servers} for each in (old, new))
+    commands += [{"delete": {"set": {**table.place, "name": each}}} for each in sets_before - sets_after]
     return commands
 
 
@@ -127,8 +195,10 @@ async def apply(commands: Iterable[Command], inside: Sequence[str] = ()) -> None
         raise TableError(f"nft ended with {process.returncode}: {said.decode(errors='replace')[:500]}")
 
 
-def _add_set(name: str, type_: str | list[str], flags: Iterable[str] = (), elements: Iterable[Any] = ()) -> Command:
-    made: dict[str, Any] = {**_TABLE, "name": name, "type": type_}
+def _add_set(
+    table: _Table, name: str, type_: str | list[str], flags: Iterable[str] = (), elements: Iterable[Any] = ()
+) -> Command:
+    made: dict[str, Any] = {**table.place, "name": name, "type": type_}
     if flags:
         made["flags"] = list(flags)
     if found := list(elements):
@@ -137,66 +207,70 @@ def _add_set(name: str, type_: str | list[str], flags: Iterable[str] = (), eleme
 
 
 def _change_sets(
-    old: Mapping[str, Iterable[Any]], new: Mapping[str, Iterable[Any]], type_: str | list[str], shown: Shown
+    table: _Table,
+    old: Mapping[str, Iterable[Any]],
+    new: Mapping[str, Iterable[Any]],
+    type_: str | list[str],
+    shown: Shown,
 ) -> list[Command]:
     """Add sets, and change the elements of those that stay."""
-    commands = [_add_set(name, type_) for name in new.keys() - old.keys()]
+    commands = [_add_set(table, name, type_) for name in new.keys() - old.keys()]
     for name, elements in new.items():
-        commands += _change(name, old.get(name, ()), elements, shown)
+        commands += _change(table, name, old.get(name, ()), elements, shown)
     return commands
 
 
-def _change(name: str, old: Iterable[Any], new: Iterable[Any], shown: Shown) -> list[Command]:
+def _change(table: _Table, name: str, old: Iterable[Any], new: Iterable[Any], shown: Shown) -> list[Command]:
     before, after = frozenset(old), frozenset(new)
     return [
-        {verb: {"element": {**_TABLE, "name": name, "elem": [shown(each) for each in sorted(elements)]}}}
+        {verb: {"element": {**table.place, "name": name, "elem": [shown(each) for each in sorted(elements)]}}}
         for verb, elements in (("delete", before - after), ("add", after - before))
         if elements
     ]
 
 
-def _change_map(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Command]:
+def _change_map(table: _Table, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Command]:
     obsolete = [each for each, chain in old.items() if new.get(each) != chain]
     added = [[each, {"jump": {"target": chain}}] for each, chain in new.items() if old.get(each) != chain]
     return [
-        {verb: {"element": {**_TABLE, "name": name, "elem": elements}}}
+        {verb: {"element": {**table.place, "name": name, "elem": elements}}}
         for verb, elements in (("delete", obsolete), ("add", added))
         if elements
     ]
 
 
-def _chain(name: str, allowed: Iterable[Match]) -> list[Command]:
+def _chain(table: _Table, name: str, allowed: Iterable[Match]) -> list[Command]:
     """A chain returns for an allowed connection, and drops all others."""
-    direction = name.partition("-")[0]
-    commands: list[Command] = [{"add": {"chain": {**_TABLE, "name": name}}}]
+    direction: Direction = "ingress" if name.startswith("ingress-") else "egress"
+    commands: list[Command] = [{"add": {"chain": {**table.place, "name": name}}}]
     for each in allowed:
-        conditions = _conditions(each, direction)
-        commands.append(_add_rule(name, [*conditions, {"return": None}], each.policy))
-    commands.append(_add_rule(name, _DROP))
+        conditions = _conditions(table, each, direction)
+        commands.append(_add_rule(table, name, [*conditions, {"return": None}], each.policy))
+    commands.append(_add_rule(table, name, _DROP))
     return commands
 
 
-def _conditions(match: Match, direction: str) -> list[Expression]:
+def _conditions(table: _Table, match: Match, direction: Direction) -> list[Expression]:
     found = []
     if match.peers:
-        found.append(_equals(_PEERS[direction], f"@{match.peers}"))
+        found.append(_equals(table.peer(direction), f"@{match.peers}"))
     if match.protocol:
         found.append(_equals(_PROTOCOL, match.protocol))
     if match.ports:
         ports: list[Any] = [first if first == last else {"range": [first, last]} for first, last in match.ports]
         found.append(_equals(_PORT, {"set": ports}))
     if match.servers:
-        found.append(_equals({"concat": [_RECEIVER, _PROTOCOL, _PORT]}, f"@{match.servers}"))
+        found.append(_equals({"concat": [table.receiver, _PROTOCOL, _PORT]}, f"@{match.servers}"))
     return found
 
 
-def _base_chain(hook: str, rules: Iterable[list[Expression]]) -> list[Command]:
-    chain = {**_TABLE, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}
-    return [{"add": {"chain": chain}}, *(_add_rule(hook, each) for each in rules)]
+def _base_chain(table: _Table, hook: str, rules: Iterable[list[Expression]]) -> list[Command]:
+    chain = {**table.place, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}
+    return [{"add": {"chain": chain}}, *(_add_rule(table, hook, each) for each in rules)]
 
 
-def _add_rule(chain: str, expressions: list[Expression], comment: str = "") -> Command:
-    made: dict[str, Any] = {**_TABLE, "chain": chain, "expr": expressions}
+def _add_rule(table: _Table, chain: str, expressions: list[Expression], comment: str = "") -> Command:
+    made: dict[str, Any] = {**table.place, "chain": chain, "expr": expressions}
     if comment:
         made["comment"] = comment[:_LONGEST_COMMENT]
     return {"add": {"rule": made}}
@@ -206,8 +280,8 @@ def _equals(left: Expression, right: Any, operator: str = "==") -> Expression:
     return {"match": {"op": operator, "left": left, "right": right}}
 
 
-def _look_up(direction: str) -> Expression:
-    return {"vmap": {"key": _CHAINS[direction], "data": f"@{direction}"}}
+def _look_up(table: _Table, direction: Direction) -> Expression:
+    return {"vmap": {"key": table.pod(direction), "data": f"@{direction}"}}
 
 
 def _range(addresses: Range) -> Any:

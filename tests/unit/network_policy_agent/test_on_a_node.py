@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft: run `make packages`"),
 ]
 
-NETWORK, GATEWAY, OUTSIDE, SERVICE = "100.96.0.0/24", "100.96.0.1", "203.0.113.9", "100.64.0.5"
+NETWORK, NETWORK_V6 = "100.96.0.0/24", "fd00:96::/64"
+GATEWAY, OUTSIDE, SERVICE = "100.96.0.1", "203.0.113.9", "100.64.0.5"
 A, B, C, UNKNOWN = "100.96.0.10", "100.96.0.11", "100.96.0.12", "100.96.0.13"
 TCP, UDP = (8080, 8081, 9090), (5353,)
 SECONDS = 0.5
@@ -39,8 +41,9 @@ def serve():
     found = selectors.DefaultSelector()
     for kind, ports in ((socket.SOCK_STREAM, {TCP}), (socket.SOCK_DGRAM, {UDP})):
         for port in ports:
-            one = socket.socket(socket.AF_INET, kind)
-            one.bind(("0.0.0.0", port))
+            one = socket.socket(socket.AF_INET6, kind)
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            one.bind(("::", port))
             if kind == socket.SOCK_STREAM:
                 one.listen()
             found.register(one, selectors.EVENT_READ)
@@ -52,16 +55,22 @@ def serve():
                 one.sendto(b"x", one.recvfrom(9)[1])
             elif key.data is None:
                 found.register(one.accept()[0], selectors.EVENT_READ, "accepted")
-            elif received := one.recv(9):
+            elif received := receive(one):
                 one.send(received)
             else:
                 found.unregister(one)
                 one.close()
 
+def receive(one):
+    try:
+        return one.recv(9)
+    except OSError:
+        return b""  # its client gave up
+
 def connect(target, reached):
     protocol, address, port = target.split("/")
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
-    with socket.socket(socket.AF_INET, kind) as one:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind) as one:
         one.settimeout({SECONDS})
         try:
             one.connect((address, int(port)))
@@ -120,6 +129,8 @@ class Node:
     """Network namespaces by address."""
     processes: dict[str, "subprocess.Popen[str]"] = field(default_factory=dict)
     written: Rules | None = None
+    networks: table.Networks = (ip_network(NETWORK),)
+    """Networks of its pods: by default, of IPv4 only."""
 
     def inside(self, address: str, *argv: str) -> list[str]:
         return ["nsenter", f"--net=/run/netns/{self.pods[address]}", *argv]
@@ -136,19 +147,24 @@ class Node:
     async def enforce(self, *policies, unknown: str = UNKNOWN, own_node: bool = True) -> None:
         """Write the rules of these policies as the agent does: the difference to what is written."""
         rules = compute(
-            [read(each) for each in policies], NAMESPACES, [each for each in PODS if each.address != unknown]
+            [read(each) for each in policies], NAMESPACES, [each for each in PODS if unknown not in each.addresses]
         )
-        whole = table.whole(rules, NETWORK, own_node=own_node)
-        commands = table.difference(self.written, rules) if self.written else whole
+        whole = table.whole(rules, self.networks, "cni0", own_node=own_node)
+        commands = table.difference(self.written, rules, self.networks) if self.written else whole
         await table.apply(commands, ["nsenter", f"--net=/run/netns/{self.name}"])
         self.written = rules
 
 
+def v6(address: str) -> str:
+    """The IPv6 address beside an IPv4 address."""
+    return f"fd00:{'96' if address.startswith('100.96.') else '203'}::{address.rpartition('.')[2]}"
+
+
 PODS = [
-    Pod("a", "server", A, {"app": "server"}, {("web", "tcp"): 8080}, is_local=True),
-    Pod("a", "client", B, {"app": "client"}, {}, is_local=True),
-    Pod("b", "other", C, {"app": "client"}, {("web", "tcp"): 8081}, is_local=True),
-    Pod("c", "unknown", UNKNOWN, {}, {}, is_local=True),
+    Pod("a", "server", (A, v6(A)), {"app": "server"}, {("web", "tcp"): 8080}, is_local=True),
+    Pod("a", "client", (B, v6(B)), {"app": "client"}, {}, is_local=True),
+    Pod("b", "other", (C, v6(C)), {"app": "client"}, {("web", "tcp"): 8081}, is_local=True),
+    Pod("c", "unknown", (UNKNOWN, v6(UNKNOWN)), {}, {}, is_local=True),
 ]
 ALL_OF_A = (f"tcp/{A}/8080", f"tcp/{A}/8081", f"tcp/{A}/9090", f"udp/{A}/5353")
 
@@ -157,6 +173,9 @@ ALL_OF_A = (f"tcp/{A}/8080", f"tcp/{A}/8081", f"tcp/{A}/9090", f"udp/{A}/5353")
 def namespace(name: str) -> Iterator[str]:
     ip("netns", "add", name)
     try:
+        # The kernel then uses its addresses of IPv6 at once, without duplicate address detection.
+        without = ["sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad"]
+        subprocess.run(["nsenter", f"--net=/run/netns/{name}", *without], check=True)
         yield name
     finally:
         ip("netns", "delete", name)
@@ -185,12 +204,15 @@ def connect(node: Node, name: str, address: str, gateway: str, *, bridged: bool)
             check=True,
         )
     else:
-        ip("-n", node.name, "address", "add", f"{gateway}/24", "dev", link)
+        for each in (f"{gateway}/24", f"{v6(gateway)}/64"):
+            ip("-n", node.name, "address", "add", each, "dev", link)
     ip("-n", node.name, "link", "set", link, "up")
-    ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+    for each in (f"{address}/24", f"{v6(address)}/64"):
+        ip("-n", name, "address", "add", each, "dev", "eth0")
     for each in ("lo", "eth0"):
         ip("-n", name, "link", "set", each, "up")
-    ip("-n", name, "route", "add", "default", "via", gateway)
+    for each in (gateway, v6(gateway)):
+        ip("-n", name, "route", "add", "default", "via", each)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +222,8 @@ def network() -> Iterator[Node]:
         node = Node(stack.enter_context(namespace(f"{base}-node")))
         ip("-n", node.name, "link", "set", "lo", "up")
         ip("-n", node.name, "link", "add", "cni0", "type", "bridge")
-        ip("-n", node.name, "address", "add", f"{GATEWAY}/24", "dev", "cni0")
+        for each in (f"{GATEWAY}/24", f"{v6(GATEWAY)}/64"):
+            ip("-n", node.name, "address", "add", each, "dev", "cni0")
         ip("-n", node.name, "link", "set", "cni0", "up")
         node.pods[GATEWAY] = node.name
         for address, gateway in (
@@ -213,7 +236,8 @@ def network() -> Iterator[Node]:
             name = stack.enter_context(namespace(f"{base}-{address.rpartition('.')[2]}"))
             node.pods[address] = name
             connect(node, name, address, gateway, bridged=gateway == GATEWAY)
-        settings = "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables"
+        names = ("ipv4/ip_forward", "ipv6/conf/all/forwarding", "bridge/bridge-nf-call-iptables")
+        settings = "; ".join(f"echo 1 >/proc/sys/net/{each}" for each in (*names, "bridge/bridge-nf-call-ip6tables"))
         subprocess.run(node.inside(GATEWAY, "sh", "-ec", settings), check=True)
         service = f"add table ip s; add chain ip s p {{ type nat hook prerouting priority dstnat; }}; \
             add rule ip s p ip daddr {SERVICE} tcp dport 80 dnat to {A}:8080; \
@@ -226,7 +250,7 @@ def network() -> Iterator[Node]:
 
 @pytest.fixture
 async def node(network: Node) -> Node:
-    network.written = None
+    network.written, network.networks = None, Node.networks
     await network.enforce()
     return network
 
@@ -378,26 +402,28 @@ async def test_a_connection_that_was_allowed_goes_on(node):
         await held.wait()
 
 
+STATES: list[tuple[Any, ...]] = [
+    (),
+    (policy(ingress=[{"from": [{"podSelector": {}}], "ports": [{"port": "web"}]}]), policy("q", "b")),
+    (policy(ingress=[{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]), policy("q", "b", egress=[{}])),
+    (policy("q", "b", egress=[{"to": [{"namespaceSelector": {}}]}]),),
+]
+
+
 async def test_differences_lead_to_the_table_that_is_written_as_a_whole(node):
     """Also if sets, chains and pods come and go."""
-    states = [
-        (),
-        (policy(ingress=[{"from": [{"podSelector": {}}], "ports": [{"port": "web"}]}]), policy("q", "b")),
-        (policy(ingress=[{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]), policy("q", "b", egress=[{}])),
-        (policy("q", "b", egress=[{"to": [{"namespaceSelector": {}}]}]),),
-    ]
-    for number, state in enumerate([*states, *reversed(states)]):
+    for number, state in enumerate([*STATES, *reversed(STATES)]):
         await node.enforce(*state, unknown=B if number % 2 else UNKNOWN)
         changed, rules = listed(node), node.written
         node.written = None
         await node.enforce(*state, unknown=B if number % 2 else UNKNOWN)
         assert changed == listed(node)
-        assert table.difference(rules, node.written) == []
+        assert table.difference(rules, node.written, node.networks) == []
 
 
-def listed(node: Node) -> list[str]:
+def listed(node: Node, family: str = "ip") -> list[str]:
     """The table, without numbers and order that the kernel chooses."""
-    said = subprocess.run(node.inside(GATEWAY, "nft", "-j", "list", "table", "ip", table.NAME), capture_output=True)
+    said = subprocess.run(node.inside(GATEWAY, "nft", "-j", "list", "table", family, table.NAME), capture_output=True)
     found = []
     for each in json.loads(said.stdout)["nftables"]:
         for content in each.values():
@@ -409,11 +435,11 @@ def listed(node: Node) -> list[str]:
 
 
 async def test_a_refused_change_changes_nothing(node):
-    before = listed(node)
+    before, other = listed(node), Rules(local=frozenset({"100.96.0.99"}))
 
     with pytest.raises(table.TableError, match="nft ended with 1"):
         await table.apply(
-            [*table.difference(Rules(), Rules(local=frozenset({"100.96.0.99"}))), {"delete": {"set": {"name": "x"}}}],
+            [*table.difference(Rules(), other, node.networks), {"delete": {"set": {"name": "x"}}}],
             ["nsenter", f"--net=/run/netns/{node.name}"],
         )
 

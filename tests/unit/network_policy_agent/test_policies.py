@@ -30,7 +30,7 @@ def pods():
 
 
 PODS = [
-    Pod(namespace, name, address, labels, {(port, "tcp"): number for port, number in ports.items()}, is_local=True)
+    Pod(namespace, name, (address,), labels, {(port, "tcp"): number for port, number in ports.items()}, is_local=True)
     for namespace, name, address, labels, ports in pods()
 ]
 SAME = {
@@ -154,8 +154,8 @@ def test_a_rule_that_cannot_be_read_allows_nothing_and_is_named(rule, said):
 
     assert [said in fault and "ingress[0]" in fault for fault in read(both).faults] == [True]
     found = made(both)
-    assert allows(found, "203.0.113.7", PODS[0].address, 8080), "the other rule still holds"
-    assert not allows(found, "198.51.100.7", PODS[0].address, 8080)
+    assert allows(found, "203.0.113.7", PODS[0].addresses[0], 8080), "the other rule still holds"
+    assert not allows(found, "198.51.100.7", PODS[0].addresses[0], 8080)
 
 
 def test_a_policy_whose_selector_cannot_be_read_closes_its_namespace():
@@ -163,18 +163,18 @@ def test_a_policy_whose_selector_cannot_be_read_closes_its_namespace():
 
     found = made(odd)
 
-    closed = {pod.address for pod in PODS if pod.namespace == "a"}
+    closed = {pod.addresses[0] for pod in PODS if pod.namespace == "a"}
     assert (set(found.ingress), set(found.egress)) == (closed, closed)
 
 
 def test_pods_of_other_nodes_are_peers_and_have_no_rules_here():
-    remote = [Pod(p.namespace, p.name, p.address, p.labels, p.ports, p.namespace == "a") for p in PODS]
+    remote = [Pod(p.namespace, p.name, p.addresses, p.labels, p.ports, p.namespace == "a") for p in PODS]
     allowed = policy(types=["Ingress"], ingress=[{"from": [{"namespaceSelector": {}}]}])
 
     found = compute([read(allowed), read(policy(namespace="b"))], NAMESPACES, remote)
 
-    assert set(found.ingress) == found.local == {pod.address for pod in PODS if pod.namespace == "a"}
-    assert allows(found, PODS[-1].address, PODS[0].address, 8080)
+    assert set(found.ingress) == found.local == {pod.addresses[0] for pod in PODS if pod.namespace == "a"}
+    assert allows(found, PODS[-1].addresses[0], PODS[0].addresses[0], 8080)
 
 
 def test_pods_with_the_same_policies_share_a_chain():

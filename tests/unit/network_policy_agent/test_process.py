@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from ipaddress import IPv4Network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 from workers.lib.runtime import ConfigError, Health, load_config
 from workers.network_policy_agent import cni_plugin, process, table
-from workers.network_policy_agent.process import Agent, NetworkPolicyAgentConfig, check_bridges, pod_network
+from workers.network_policy_agent.process import Agent, NetworkPolicyAgentConfig, check_bridges, pod_networks
 
 PODS, NAMESPACES = "/api/v1/pods", "/api/v1/namespaces"
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"
 EVENTS, NODES = "/api/v1/events", "/api/v1/nodes"
 NODE, ADDRESS, NETWORK = "node-1", "100.96.0.9", "100.96.0.0/24"
+ADDRESS_V6, NETWORK_V6 = "fd00:96::9", "fd00:96::/64"
 CLOSE = {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 
@@ -71,14 +72,17 @@ class Node:
         self.socket = directory / "agent.sock"
         self._plugin = [sys.executable, "-IS", cni_plugin.__file__]
 
-    async def add(self, name: str, address: str = f"{ADDRESS}/24", *, uid: str = "", command: str = "ADD") -> Any:
+    async def add(self, name: str, *addresses: str, uid: str = "", command: str = "ADD") -> Any:
         """Start a pod as containerd does. Returns the exit status of the plugin, and its output."""
-        uid = uid or f"uid-of-{name}"
+        uid, given = uid or f"uid-of-{name}", addresses or (f"{ADDRESS}/24",)
         config = {
             "cniVersion": "0.4.0",
             "type": "x",
             "socket": str(self.socket),
-            "prevResult": {"cniVersion": "0.4.0", "ips": [{"version": "4", "address": address}]},
+            "prevResult": {
+                "cniVersion": "0.4.0",
+                "ips": [{"address": each} for each in given],
+            },
         }
         arguments = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=a;K8S_POD_NAME={name};K8S_POD_UID={uid}"
         plugin = await asyncio.create_subprocess_exec(
@@ -92,7 +96,13 @@ class Node:
 
 
 @pytest.fixture
-async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+def networks() -> list[str]:
+    """Networks of the node's pods."""
+    return [NETWORK]
+
+
+@pytest.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, networks: list[str]) -> AsyncIterator[Node]:
     kernel, health = Kernel(), Health()
     monkeypatch.setattr(table, "apply", kernel.apply)
     monkeypatch.setattr(process, "_KNOWN_SECONDS", 0.2)
@@ -102,7 +112,7 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         server.put(PODS, pod("old", podIPs=[{"ip": "100.96.0.2"}], phase="Running"))
         made = Node(server, kernel, health, tmp_path)
         config = NetworkPolicyAgentConfig.model_validate({"node": NODE, "socket": str(made.socket)})
-        running = asyncio.create_task(Agent(client, config, IPv4Network(NETWORK), health).run())
+        running = asyncio.create_task(Agent(client, config, [ip_network(each) for each in networks], health).run())
         await until(lambda: health.ready and made.socket.exists())
         yield made
         running.cancel()
@@ -154,18 +164,68 @@ def elements(node: Node, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("name", "addresses", "uid", "said"),
     [
-        ({"name": "absent"}, "there is no pod a/absent"),
-        ({"name": "old", "uid": "another"}, "there is no pod a/old with uid another"),
-        ({"name": "old", "address": "fd00::9/64"}, "IPv4 addresses only"),
+        ("absent", [], "", "there is no pod a/absent"),
+        ("old", [], "another", "there is no pod a/old with uid another"),
+        ("old", [f"{ADDRESS_V6}/64"], "", "IPv4 addresses only"),
+        ("old", [f"{ADDRESS}/24", f"{ADDRESS_V6}/64"], "", "IPv4 addresses only"),
+        ("old", [f"{ADDRESS}/24", "100.96.0.8/24"], "", "it has IPv4, IPv4"),
     ],
 )
-async def test_a_pod_that_the_agent_cannot_protect_does_not_start(node: Node, arguments: Any, said: str) -> None:
-    code, error = await node.add(**arguments)
+async def test_a_pod_that_the_agent_cannot_protect_does_not_start(
+    node: Node, name: str, addresses: list[str], uid: str, said: str
+) -> None:
+    code, error = await node.add(name, *addresses, uid=uid)
 
     assert (code, error["code"]) == (1, 11)
     assert said in error["msg"]
+
+
+both_families = pytest.mark.parametrize("networks", [[NETWORK, NETWORK_V6]], ids=["both families"])
+
+
+@both_families
+async def test_a_pod_starts_when_its_rules_of_both_families_are_written(node: Node) -> None:
+    node.server.put(POLICIES, policy(CLOSE))
+    node.server.put(PODS, pod("new", phase="Pending"))
+
+    code, _ = await node.add("new", f"{ADDRESS}/24", f"{ADDRESS_V6}/64")
+
+    assert code == 0
+    for address, family in ((ADDRESS, "ip"), (ADDRESS_V6, "ip6")):
+        place = {"family": family, "table": table.NAME, "name": "ingress"}
+        added = [each["add"] for all_ in node.kernel.written for each in all_ if "add" in each]
+        written = [each["element"] for each in added if "element" in each]
+        (found,) = [each for each in written if place.items() <= each.items() and address in json.dumps(each)]
+        assert [address, {"jump": {"target": chain(node)}}] in found["elem"]
+
+
+@both_families
+async def test_a_pod_with_two_addresses_keeps_its_rules_when_its_object_names_them(node: Node) -> None:
+    """The kubelet writes the addresses in the order of its node's, which may be another one than that of CNI."""
+    node.server.put(PODS, pod("new", phase="Pending"))
+    assert (await node.add("new", f"{ADDRESS}/24", f"{ADDRESS_V6}/64"))[0] == 0
+    before = len(node.kernel.written)
+
+    ips = [{"ip": ADDRESS_V6}, {"ip": ADDRESS}]
+    node.server.change(PODS, "new", "a", {"status": {"phase": "Running", "podIPs": ips}})
+    node.server.put(POLICIES, policy(CLOSE))
+
+    await until(lambda: "ingress-" in node.kernel.last)
+    assert '"delete"' not in json.dumps(node.kernel.written[before:])
+
+
+@both_families
+async def test_a_pod_of_both_families_that_has_ended_loses_both_addresses(node: Node) -> None:
+    node.server.put(PODS, pod("new", podIPs=[{"ip": ADDRESS}, {"ip": "FD00:96::0009"}], phase="Running"))
+    await until(lambda: ADDRESS_V6 in node.kernel.last)
+
+    node.server.change(PODS, "new", "a", {"status": {"phase": "Failed"}})
+
+    places = ((table._IPV4.place, ADDRESS), (table._IPV6.place, ADDRESS_V6))
+    gone = [{"delete": {"element": {**place, "name": "local", "elem": [address]}}} for place, address in places]
+    await until(lambda: all(each in node.kernel.written[-1] for each in gone))
 
 
 async def test_without_the_agent_no_pod_starts_and_each_pod_ends(node: Node) -> None:
@@ -180,7 +240,7 @@ async def test_without_the_agent_no_pod_starts_and_each_pod_ends(node: Node) -> 
 async def test_a_pod_that_has_ended_loses_its_rules(node: Node) -> None:
     node.server.change(PODS, "old", "a", {"status": {"phase": "Succeeded"}})
 
-    await until(lambda: {"delete": {"element": {**table._TABLE, "name": "local", "elem": ["100.96.0.2"]}}} in
+    await until(lambda: {"delete": {"element": {**table._IPV4.place, "name": "local", "elem": ["100.96.0.2"]}}} in
                 node.kernel.written[-1])  # fmt: skip
 
 
@@ -218,12 +278,12 @@ async def test_the_agent_waits_for_the_network_of_its_node() -> None:
     async with ApiServer().running() as server, server.client() as client:
         server.put(NODES, {"metadata": {"name": "other"}, "spec": {"podCIDR": "100.96.1.0/24"}})
         server.put(NODES, {"metadata": {"name": NODE}, "spec": {}})
-        found = asyncio.create_task(pod_network(client, NODE))
+        found = asyncio.create_task(pod_networks(client, NODE))
         assert not (await asyncio.wait({found}, timeout=0.2))[0]
 
-        server.change(NODES, NODE, None, {"spec": {"podCIDR": NETWORK}})
+        server.change(NODES, NODE, None, {"spec": {"podCIDR": NETWORK, "podCIDRs": [NETWORK, NETWORK_V6]}})
 
-        assert await found == IPv4Network(NETWORK)
+        assert await found == (ip_network(NETWORK), ip_network(NETWORK_V6))
 
 
 def test_the_environment_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
