@@ -15,12 +15,13 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from api import images
 from landscape.errors import LandscapeError
 from landscape.files import write_file, write_if_changed
+from landscape.kernel import has_ipv6
 from landscape.network import POD_BRIDGE
 from landscape.plan import CACHE_HOME, RUN_HOME, NodePlan
 from landscape.processes import Processes, ProcessSpec
@@ -96,8 +97,8 @@ def cni_config(node: NodePlan, *, enforces: bool) -> str:
         "ipam": {
             "type": "host-local",
             "dataDir": str(node.directory / "cni-addresses"),
-            "ranges": [[{"subnet": node.pods}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
+            "ranges": [[{"subnet": each}] for each in (node.pods, node.pods_ipv6) if each],
+            "routes": [{"dst": each} for each in ("0.0.0.0/0", *(["::/0"] if node.pods_ipv6 else []))],
         },
     }
     announced = [{"type": cni_plugin.NAME, "socket": str(node.network_policies_socket)}] if enforces else []
@@ -109,7 +110,8 @@ def process(node: NodePlan, *, enforces: bool) -> ProcessSpec:
     cni = node.directory / "cni"
     cni.mkdir(parents=True, exist_ok=True)
     plugins = _all_plugins(node.directory / "cni-plugins") if enforces else cni_plugins()
-    (cni / "10-bridge.conflist").write_text(cni_config(node, enforces=enforces))
+    found = node if has_ipv6() else replace(node, pods_ipv6="")
+    (cni / "10-bridge.conflist").write_text(cni_config(found, enforces=enforces))
     root = node.directory / "containerd"
     return _process(f"{node.name}/containerd", root, node.run_directory, cni, plugins, node.netns)
 

@@ -26,7 +26,7 @@ from api.labels import pod_security
 from api.policies import deletion_protection
 from api.resources import CUSTOM_RESOURCE_DEFINITION, DISK, SEED
 from kube.client import KubeClient, Object
-from landscape import cloud, disks, dns, extensions, object_store, pki
+from landscape import cloud, disks, dns, extensions, kernel, object_store, pki
 from landscape.cluster import Credentials
 from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
@@ -158,6 +158,7 @@ def cloud_profile(plan: Plan) -> Object:
                 "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
                 "kind": "CloudProfileConfig",
                 "machineNetwork": plan.machine_network,
+                "machineNetworkIPv6": plan.machine_network_ipv6 if kernel.has_ipv6() else "",
                 "imagesDirectory": str(plan.machine_images),
                 "disksDirectory": str(disks.attached_directory(plan)),
             },

@@ -20,6 +20,11 @@ _AT_LEAST = {
 }
 
 
+def has_ipv6(system: Path = _SYSTEM) -> bool:
+    """Whether the kernel has IPv6. Without it, machines have addresses of IPv4 only."""
+    return (system / "net/ipv6").exists()
+
+
 async def load_modules() -> None:
     """Load missing modules. They stay loaded after ``down``: other programs may use them."""
     for name, present in _MODULES.items():

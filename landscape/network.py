@@ -13,6 +13,7 @@ from pathlib import Path
 
 from landscape import plan as plans
 from landscape import residue
+from landscape.kernel import has_ipv6
 from landscape.plan import SEEDS, ClusterPlan, Link, NodePlan, Plan
 from landscape.shell import run
 
@@ -206,7 +207,37 @@ async def _cloud(plan: Plan) -> None:
     # other one past the load balancer, because both are on one bridge.
     hairpin = f"-s {plan.machine_network} -m conntrack --ctstate DNAT --ctorigdst {plan.public_network} -j MASQUERADE"
     await _rules(namespace, "\n".join(rules), [plan.machine_network], [hairpin])
+    if has_ipv6():
+        # The packets of machines to each other must pass the rules, too.
+        await _sysctl(namespace, {"net/bridge/bridge-nf-call-ip6tables": "1"})
+        await _machines_ipv6(namespace)
     await _public(plan, sources[1:])
+
+
+async def _machines_ipv6(namespace: str) -> None:
+    """Let machines reach each other by IPv6, and nothing else: no other namespace, and no server of the cloud.
+
+    A machine must not become the gateway of others, so no router advertisement of machines passes. The rules match the
+    bridge and not the addresses of machines, because machines of a Shoot forward packets of its pods to each other. A
+    landscape of an earlier version gets these rules, too.
+    """
+    if "GARDENER-MACHINES" in await run("ip6tables-save", "-t", "filter", netns=namespace):
+        return
+    known = "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
+    rules = ["*filter", ":INPUT ACCEPT [0:0]", ":FORWARD DROP [0:0]", ":GARDENER-MACHINES - [0:0]"]
+    for type_ in ("router-advertisement", "redirect"):
+        rules.append(f"-A GARDENER-MACHINES -p ipv6-icmp -m icmp6 --icmpv6-type {type_} -j DROP")
+    rules += [
+        f"-A FORWARD -i {POD_BRIDGE} -j GARDENER-MACHINES",
+        f"-A FORWARD -i {POD_BRIDGE} -o {POD_BRIDGE} -j ACCEPT",
+        f"-A FORWARD -i {POD_BRIDGE} -j REJECT",
+        f"-A INPUT -i {POD_BRIDGE} -j GARDENER-MACHINES",
+        f"-A INPUT -i {POD_BRIDGE} {known}",
+        f"-A INPUT -i {POD_BRIDGE} -p ipv6-icmp -j ACCEPT",
+        f"-A INPUT -i {POD_BRIDGE} -j REJECT",
+        "COMMIT",
+    ]
+    await run("ip6tables-restore", "--noflush", stdin="\n".join([*rules, ""]), netns=namespace)
 
 
 async def _public(plan: Plan, seeds: Sequence[str]) -> None:

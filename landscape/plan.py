@@ -1,7 +1,8 @@
 """Addresses, names and paths of a landscape, computed from its name and index.
 
 Nothing here touches the machine. Landscapes differ by index, so several run side by side: each owns one /20 out of
-198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services).
+198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services). Its machines have
+addresses of IPv6, too: of a /60 out of 2001:2::/48, which RFC 5180 reserves for such networks.
 """
 
 import json
@@ -9,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,6 +56,8 @@ class NodePlan:
     directory: Path
     run_directory: Path
     cgroup: str
+    pods_ipv6: str = ""
+    """IPv6 network of its pods, beside the other one; empty: they have IPv4 only."""
 
     @property
     def containerd_socket(self) -> Path:
@@ -296,6 +299,12 @@ class Plan:
         return f"{self._address(8, 0)}/22"
 
     @property
+    def machine_network_ipv6(self) -> str:
+        """Network of the second address of each machine."""
+        block = IPv6Network("2001:2::/48")
+        return str(IPv6Network((int(block.network_address) + ((16 * self.index + 8) << 64), 64)))
+
+    @property
     def public_network(self) -> str:
         """Addresses of the cloud's load balancers, which users reach; bastions have such addresses."""
         return f"{self._address(4, 0)}/24"
@@ -346,7 +355,9 @@ class Plan:
     @property
     def cloud(self) -> ClusterPlan:
         services = f"100.64.{16 * self.index}.0/24"
-        return self._cluster("cloud", self._address(1, 2), self.netns("cloud"), services, self.machine_network)
+        cloud = self._cluster("cloud", self._address(1, 2), self.netns("cloud"), services, self.machine_network)
+        nodes = tuple(replace(node, pods_ipv6=self.machine_network_ipv6) for node in cloud.nodes)
+        return replace(cloud, nodes=nodes)
 
     @property
     def seeds(self) -> tuple[ClusterPlan, ...]:

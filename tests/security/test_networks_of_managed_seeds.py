@@ -29,7 +29,8 @@ _SERVE = """
 import selectors, socket, sys
 servers = selectors.DefaultSelector()
 for port in map(int, sys.argv[2:]):
-    servers.register(socket.create_server((sys.argv[1], port)), selectors.EVENT_READ)
+    family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+    servers.register(socket.create_server((sys.argv[1], port), family=family), selectors.EVENT_READ)
 print("serving", flush=True)
 while True:
     for key, _ in servers.select():

@@ -20,7 +20,7 @@ from api.local import CloudProfileConfig
 from api.resources import NAMESPACE, SECRET
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
-from landscape import containerd, extensions, garden, object_store, temporal, workers
+from landscape import containerd, extensions, garden, kernel, object_store, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
 from landscape.plan import Plan
@@ -196,10 +196,19 @@ def test_the_gardens_objects_are_valid(plan):
     profile = CloudProfile.model_validate(garden.cloud_profile(plan))
     config = CloudProfileConfig.model_validate(profile.spec.provider_config)
     assert config.machine_network == "198.18.24.0/22"
+    assert config.machine_network_ipv6 == "2001:2:0:18::/64"
     Project.model_validate(garden.project())
     ControllerRegistration.model_validate(garden.controller_registration())
     binding = garden.cloud_binding()
     CredentialsBinding.model_validate(binding)
+
+
+def test_a_kernel_without_ipv6_has_no_ipv6_network_of_machines(plan, monkeypatch):
+    monkeypatch.setattr(kernel, "has_ipv6", lambda: False)
+
+    config = CloudProfileConfig.model_validate(garden.cloud_profile(plan)["spec"]["providerConfig"])
+
+    assert config.machine_network_ipv6 == ""
 
 
 def test_secrets_of_a_landscape_are_made_once_and_are_private(plan):

@@ -1,11 +1,13 @@
 """Roots of containerd: copied as a whole or not at all, and filled though containerd collects its garbage meanwhile."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from landscape import containerd
 from landscape.errors import LandscapeError
+from landscape.plan import Plan
 
 _DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
 _BLOB = "io.containerd.content.v1.content/blobs/sha256/1"
@@ -38,6 +40,19 @@ async def test_a_copy_that_was_interrupted_is_not_taken_for_one(root, tmp_path, 
 
     await containerd.copy(root, tmp_path / "copy")
     assert not (tmp_path / "copy" / _DATABASE).samefile(root / _DATABASE)
+
+
+def test_machines_alone_have_addresses_of_both_families():
+    plan = Plan("default", 0, "1.37.1")
+    machines, pods = (
+        json.loads(containerd.cni_config(cluster.nodes[0], enforces=False))["plugins"][0]["ipam"]
+        for cluster in (plan.cloud, plan.seeds[0])
+    )
+
+    assert machines["ranges"] == [[{"subnet": "198.18.8.0/22"}], [{"subnet": "2001:2:0:8::/64"}]]
+    assert machines["routes"] == [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+    assert pods["ranges"] == [[{"subnet": "100.96.1.0/24"}]]
+    assert pods["routes"] == [{"dst": "0.0.0.0/0"}]
 
 
 def _killed(_: Path) -> None:

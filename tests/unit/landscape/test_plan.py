@@ -1,6 +1,6 @@
 """Addresses and names: computed, never overlapping, as the documentation gives them."""
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from itertools import combinations
 from pathlib import Path
 
@@ -24,6 +24,7 @@ def test_addresses_of_the_default_landscape_are_those_of_the_documentation():
         "seed-2": "https://198.18.3.2:6443",
     }
     assert plan.machine_network == "198.18.8.0/22"
+    assert plan.machine_network_ipv6 == "2001:2:0:8::/64"
     assert plan.dns_zone == "default.garden.test"
     assert plan.cluster("seed-2").pods == "100.96.2.0/24"
     assert plan.cluster("seed-2").dns_address == "100.64.2.10"
@@ -34,6 +35,7 @@ def test_two_landscapes_share_no_address_and_no_name():
     landscapes = [Plan(f"l{index}", index, "1.37.1", zonal=SEEDS) for index in range(MAX_LANDSCAPES)]
 
     for one, other in combinations(landscapes, 2):
+        assert not IPv6Network(one.machine_network_ipv6).overlaps(IPv6Network(other.machine_network_ipv6))
         for mine in _networks(one):
             assert not any(mine.overlaps(theirs) for theirs in _networks(other)), (one.name, other.name)
         assert not set(one.namespaces) & set(other.namespaces)
@@ -48,6 +50,7 @@ def test_all_addresses_are_of_private_ranges(index):
     private = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
 
     assert all(any(network.subnet_of(range_) for range_ in private) for network in _networks(plan))
+    assert IPv6Network(plan.machine_network_ipv6).subnet_of(IPv6Network("2001:2::/48"))
     assert not IPv4Network("198.19.255.0/24").subnet_of(plan.block), "the tunnels' range"
 
 

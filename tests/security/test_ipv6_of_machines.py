@@ -1,0 +1,102 @@
+"""A machine uses IPv6, of which each machine has an address, to get where the rules for IPv4 do not let it.
+
+The network is a real one of its own: namespaces, links, routes and rules, without clusters.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from landscape.network import POD_BRIDGE
+from landscape.plan import Plan
+from tests.landscape.conftest import run
+from tests.security.test_networks_of_managed_seeds import (
+    MACHINES,
+    OF_A_SEED,
+    OF_OTHERS,
+    _cloud,
+    _in,
+    _serving,
+    plan,
+    reached,
+)
+from tests.unit.kube.waiting import until
+
+__all__ = ["plan"]
+
+pytestmark = pytest.mark.landscape
+
+PORTS = (22, 6443)
+_ADVERTISE = """
+import socket
+index = socket.if_nametoindex("eth0")
+with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as one:
+    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+    one.sendto(bytes((134, 0, 0, 0, 64, 0, 7, 8)) + bytes(8), ("ff02::1", 0, 0, index))
+"""
+"""Says to all neighbours: I am a router."""
+
+
+def address(plan: Plan, name: str) -> str:
+    """IPv6 address of a machine; of the cloud's bridge, which is the gateway, for ``cloud``."""
+    return plan.machine_network_ipv6.replace("::/64", f"::{MACHINES.get(name, 1)}")
+
+
+@pytest.fixture(scope="module")
+def machines(plan: Plan) -> Iterator[Plan]:
+    """Two machines and their gateway have addresses, as CNI gives them, and one machine and the cloud have servers."""
+    _cloud(plan, "ip", "address", "add", f"{address(plan, 'cloud')}/64", "dev", POD_BRIDGE, "nodad")
+    # CNI does this when it adds the first machine.
+    _cloud(plan, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+    for name in MACHINES:
+        netns = plan.netns(name)
+        run("ip", "-netns", netns, "address", "add", f"{address(plan, name)}/64", "dev", "eth0", "nodad")
+        run("ip", "-netns", netns, "route", "add", "default", "via", address(plan, "cloud"))
+    # The other end of a link of the cloud, in case a packet gets there.
+    garden, cloud = "2001:2:0:ffff::1", "2001:2:0:ffff::2"
+    run("ip", "-netns", plan.garden.netns, "address", "add", f"{garden}/64", "dev", "cloud", "nodad")
+    run("ip", "-netns", plan.garden.netns, "route", "add", "2001:2::/48", "via", cloud)
+    _cloud(plan, "ip", "address", "add", f"{cloud}/64", "dev", "garden", "nodad")
+    with ExitStack() as stack:
+        for place in ("cloud", OF_A_SEED):
+            stack.enter_context(_serving(plan, place, address(plan, place), *PORTS))
+        stack.enter_context(_serving(plan, "garden", garden, *PORTS))
+        yield plan
+
+
+def test_machines_reach_each_other_by_ipv6(machines: Plan) -> None:
+    """As by IPv4: machines of a Shoot forward packets of its pods to each other."""
+    assert reached(machines, OF_OTHERS, address(machines, OF_A_SEED), *PORTS) == list(PORTS)
+    assert reached(machines, "cloud", address(machines, OF_A_SEED), *PORTS) == list(PORTS)
+
+
+@pytest.mark.attack(actor="T2", asset="A5", finding=19)
+def test_a_machine_reaches_nothing_but_machines_by_ipv6(machines: Plan) -> None:
+    assert reached(machines, "cloud", "2001:2:0:ffff::1", *PORTS) == list(PORTS), "there is a way"
+
+    assert reached(machines, OF_OTHERS, "2001:2:0:ffff::1", *PORTS) == []
+    assert reached(machines, OF_OTHERS, address(machines, "cloud"), *PORTS) == []
+
+
+def _received(plan: Plan, place: str) -> int:
+    lines = run("nsenter", f"--net=/run/netns/{plan.netns(place)}", "cat", "/proc/net/snmp6").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Icmp6InRouterAdvertisements"))
+
+
+def _dropped(plan: Plan) -> int:
+    rules = run("nsenter", f"--net=/run/netns/{plan.cloud.netns}", "ip6tables-save", "-c", "-t", "filter").splitlines()
+    (rule,) = (each for each in rules if "GARDENER-MACHINES -p" in each and "134" in each)
+    return int(rule[1:].partition(":")[0])
+
+
+@pytest.mark.attack(actor="T2", asset="A5", finding=19)
+async def test_a_machine_does_not_become_the_gateway_of_others(machines: Plan) -> None:
+    """All that a machine of another Shoot sends by IPv6 would pass the attacker's machine."""
+    before, dropped = _received(machines, OF_A_SEED), _dropped(machines)
+
+    run(*_in(machines, OF_OTHERS, _ADVERTISE, ""))
+
+    await until(lambda: _dropped(machines) >= dropped + 2)  # to the other machine, and to the cloud
+    assert _received(machines, OF_A_SEED) == before
