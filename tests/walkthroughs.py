@@ -76,6 +76,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/high-availability.md": {
         "kubectl -n garden-local patch": "tests/landscape/test_high_availability.py",
     },
+    "docs/operations/in-place-updates.md": {"": "tests/landscape/test_in_place_updates.py"},
     "docs/operations/install.md": {"": "tests/charts/test_installed.py"},
     "docs/operations/issuer.md": {"": "tests/landscape/test_issuer.py"},
     "docs/operations/kept-backups.md": {"kubectl -n garden-local annotate": "tests/landscape/test_kept_backups.py"},
