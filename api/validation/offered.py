@@ -42,7 +42,7 @@ SHOOT = {
     "spec.kubernetes.kubeAPIServer.watchCacheSizes.default": NotOffered(
         "Kubernetes ignores the default size: name resources in watchCacheSizes.resources"
     ),
-    "spec.kubernetes.kubeControllerManager.nodeCIDRMaskSizeIPv6": NotOffered("this version has no IPv6"),
+    "spec.kubernetes.kubeControllerManager.nodeCIDRMaskSizeIPv6": NotOffered("each node gets a /64 of IPv6"),
     "spec.kubernetes.kubeControllerManager.podEvictionTimeout": NotOffered(
         "Kubernetes evicts by taints: set kubeAPIServer.defaultNotReadyTolerationSeconds and "
         "defaultUnreachableTolerationSeconds"

@@ -191,6 +191,10 @@ def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
         before = getattr(old.networking, name, None)
         if before is not None:
             faults.fixed(SPEC / "networking" / name, before, getattr(spec.networking, name, None))
+    before, wanted = (getattr(each.networking, "ip_families", None) or ["IPv4"] for each in (old, spec))
+    if wanted != before:
+        detail = "this version changes no IP families of a Shoot that exists: create another Shoot"
+        faults.forbidden(SPEC / "networking" / "ipFamilies", detail)
     _check_upgrade(spec.kubernetes.version, old.kubernetes.version, SPEC / "kubernetes" / "version", faults)
 
 
@@ -332,13 +336,15 @@ def _check_networking(networking: Networking | None, workers: bool, faults: Faul
         if cidr is not None:
             check_cidr(cidr, path / name, faults)
             if ":" in cidr:
-                faults.invalid(path / name, cidr, "must be a network of IPv4: this version has no IPv6")
+                faults.invalid(path / name, cidr, "must be a network of IPv4: the provider chooses those of IPv6")
     for one, other in overlapping(ranges):
         faults.invalid(path / one, ranges[one], f"overlaps with {other} {ranges[other]}")
-    if networking.ip_families is not None and networking.ip_families != ["IPv4"]:
-        faults.unsupported(
-            path / "ipFamilies", networking.ip_families, [], "only [IPv4] is supported: this version has no IPv6"
-        )
+    families = networking.ip_families or ["IPv4"]
+    if families not in (["IPv4"], ["IPv4", "IPv6"]):
+        reason = "only [IPv4] and [IPv4, IPv6] are supported: control planes and the tunnel use IPv4"
+        faults.unsupported(path / "ipFamilies", families, [], reason)
+    elif len(families) > 1 and not workers:
+        faults.forbidden(path / "ipFamilies", "a Shoot without workers has IPv4 alone: no provider names its networks")
 
 
 def check_cidr(cidr: str, path: Path, faults: Faults) -> None:

@@ -48,9 +48,9 @@ def test_the_example_is_fine():
             "fd00:10::/48",
             'spec.networking.pods: Invalid value: "fd00:10::/48": must be a network of',
         ),
-        ("spec.networking.services", "fd00:10::/112", "must be a network of IPv4: this version has no IPv6"),
+        ("spec.networking.services", "fd00:10::/112", "must be a network of IPv4: the provider chooses those of IPv6"),
         ("spec.networking.ipFamilies", ["IPv6"], "spec.networking.ipFamilies: Unsupported value"),
-        ("spec.networking.ipFamilies", ["IPv4", "IPv6"], "only [IPv4] is supported: this version has no IPv6"),
+        ("spec.networking.ipFamilies", ["IPv6", "IPv4"], "only [IPv4] and [IPv4, IPv6] are supported"),
         ("spec.purpose", "infrastructure", "spec.purpose: Forbidden"),
         ("spec.kubernetes.version", "1.99", 'spec.kubernetes.version: Invalid value: "1.99"'),
         ("spec.cloudProfileName", "local", "spec.cloudProfileName: Forbidden: not supported from Kubernetes 1.34 on"),
@@ -177,6 +177,19 @@ def test_immutable_fields_cannot_change(path, value, complaint):
     old = complete("spec.seedName", "seed-1", bound=True)
     new = Shoot.of(changed(old.to_wire(), path, value))
     assert complaint in str(check_shoot(new, old, "local"))
+
+
+def of_families(*families: str) -> Shoot:
+    return complete("spec.networking.ipFamilies", list(families))
+
+
+def test_a_new_shoot_may_have_both_families_and_keeps_what_it_has() -> None:
+    both, one = of_families("IPv4", "IPv6"), of_families("IPv4")
+
+    assert "ipFamilies" not in str(check_shoot(both, None, "local"))
+    assert "ipFamilies" not in str(check_shoot(both, both, "local"))
+    for new, old in ((both, one), (one, both)):
+        assert "changes no IP families" in str(check_shoot(new, old, "local"))
 
 
 def tolerating(old, kind):

@@ -1,0 +1,155 @@
+"""A Shoot with IPv4 and IPv6."""
+
+import ipaddress
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from api import images
+from tests.connections import CONNECT
+from tests.landscape.conftest import Landscape
+from tests.landscape.shoots import Shoot, eventually
+
+pytestmark = [pytest.mark.landscape, pytest.mark.slow]
+
+BOTH = ["IPv4", "IPv6"]
+PORT = 8080
+
+SERVE = """
+import socket, sys, threading
+def serve(listener):
+    while True:
+        connection, _ = listener.accept()
+        connection.close()
+one = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+other = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6)
+threading.Thread(target=serve, args=[one], daemon=True).start()
+print("ready", flush=True)
+serve(other)
+"""
+"""Takes connections of both families. Argument: the port."""
+
+RESOLVE = """
+import socket, sys
+for family in (socket.AF_INET, socket.AF_INET6):
+    print(*sorted({each[4][0] for each in socket.getaddrinfo(sys.argv[1], 1, family)}))
+"""
+"""Prints the addresses of a name: those of IPv4 in the first line, those of IPv6 in the second one."""
+
+Manifest = dict[str, Any]
+
+
+def _pod(name: str, node: str) -> Manifest:
+    container = {
+        "name": "main",
+        "image": images.GARDENER,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-u", "-c", SERVE, str(PORT)],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
+
+
+@dataclass
+class Cluster:
+    shoot: Shoot
+
+    def apply(self, *objects: Manifest) -> None:
+        self.shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    def get(self, *arguments: str) -> Manifest:
+        found: Manifest = json.loads(self.shoot.kubectl("get", *arguments, "-o", "json"))
+        return found
+
+    def addresses(self, pod: str) -> list[str]:
+        return [each["ip"] for each in self.get("pod", pod)["status"]["podIPs"]]
+
+    def reached(self, client: str, *addresses: str) -> set[str]:
+        """Addresses that take a connection from a pod."""
+        targets = [f"{address}/{address}/{PORT}" for address in addresses]
+        found = self.shoot.kubectl("exec", client, "--", "python3", "-c", CONNECT, *targets)
+        return set(found.split())
+
+    def await_reached(self, client: str, wanted: set[str], *addresses: str) -> None:
+        eventually(lambda: self.reached(client, *addresses) == wanted, f"{client} reaches {wanted} alone", 30)
+
+
+def families(addresses: list[str]) -> list[int]:
+    return [ipaddress.ip_address(each).version for each in addresses]
+
+
+@pytest.fixture(scope="module")
+def cluster(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Shoot that is created with both families, with two nodes and a pod on each."""
+    shoot = Shoot(landscape, "dual", tmp_path_factory.mktemp("dual"))
+    manifest = shoot.manifest(machines=2)
+    manifest["spec"]["networking"]["ipFamilies"] = BOTH
+    with shoot.created(manifest):
+        made = Cluster(shoot)
+        one, two = sorted(node for nodes in shoot.nodes().values() for node in nodes)
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "near", "namespace": "default"},
+            "spec": {"selector": {"app": "near"}, "ipFamilyPolicy": "RequireDualStack", "ports": [{"port": PORT}]},
+        }
+        made.apply(_pod("near", one), _pod("far", two), service)
+        shoot.kubectl("wait", "--for=condition=Ready", "pods", "near", "far", "--timeout=60s")
+        yield made
+
+
+def test_nodes_and_pods_have_an_address_of_each_family(cluster: Cluster) -> None:
+    for node in cluster.get("nodes")["items"]:
+        internal = [each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP"]
+        assert families(internal) == [4, 6]
+        assert len(node["spec"]["podCIDRs"]) == 2
+    assert families(cluster.addresses("near")) == [4, 6]
+    networking = cluster.shoot.get()["status"]["networking"]
+    assert [len(networking[each]) for each in ("nodes", "pods", "services")] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("client", "server"), [("near", "far"), ("far", "near")])
+def test_pods_of_two_nodes_reach_each_other_by_both_families(cluster: Cluster, client: str, server: str) -> None:
+    addresses = cluster.addresses(server)
+
+    assert cluster.reached(client, *addresses) == set(addresses)
+
+
+def test_a_service_answers_at_both_of_its_addresses(cluster: Cluster) -> None:
+    addresses = cluster.get("service", "near")["spec"]["clusterIPs"]
+
+    assert families(addresses) == [4, 6]
+    for client in ("near", "far"):
+        cluster.await_reached(client, set(addresses), *addresses)
+
+
+def test_the_dns_answers_for_both_families(cluster: Cluster) -> None:
+    name = "near.default.svc.cluster.local"
+    found = cluster.shoot.kubectl("exec", "far", "--", "python3", "-c", RESOLVE, name).split()
+
+    assert found == cluster.get("service", "near")["spec"]["clusterIPs"]
+    assert len(cluster.get("-n", "kube-system", "service", "kube-dns")["spec"]["clusterIPs"]) == 2
+
+
+def test_a_network_policy_closes_both_families(cluster: Cluster) -> None:
+    addresses = cluster.addresses("near")
+    closed = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "closed", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"app": "near"}}, "policyTypes": ["Ingress"]},
+    }
+    cluster.apply(closed)
+    try:
+        cluster.await_reached("far", set(), *addresses)
+    finally:
+        cluster.shoot.kubectl("delete", "networkpolicy", "closed")
+    cluster.await_reached("far", set(addresses), *addresses)
