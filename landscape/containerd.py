@@ -258,9 +258,17 @@ async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]
 
 
 def _remove_scratch(role: str) -> None:
-    """Remove what interrupted runs have left. Only the holder of the role's lock may do it."""
+    """Remove what interrupted runs have left, a containerd too. Only the holder of the role's lock may do it."""
     for path in _PREPARED.glob(f".{role}-*"):
-        shutil.rmtree(path, ignore_errors=True)
+        left = _offline(path)
+        left.stop(list(left.all()), politely=False)
+        for each in (path, *RUN_HOME.glob(f".prepare-*{path.name.replace('.', '-')}")):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _offline(scratch: Path) -> Processes:
+    """The containerd that runs on a root outside of a landscape."""
+    return Processes(scratch / "processes", scratch)
 
 
 def _oldest_first(role: str) -> list[Path]:
@@ -269,8 +277,8 @@ def _oldest_first(role: str) -> list[Path]:
 
 async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -> list[str]:
     """Run a separate containerd on the root during the import."""
-    processes = Processes(scratch / "processes", scratch)
-    run_directory = RUN_HOME / f".prepare-{os.getpid()}-{scratch.name.lstrip('.')}"
+    processes = _offline(scratch)
+    run_directory = RUN_HOME / f".prepare-{os.getpid()}{scratch.name.replace('.', '-')}"
     running = processes.start(_process("containerd", root, run_directory, scratch, cni_plugins(), None))
     socket = run_directory / "containerd.sock"
     try:

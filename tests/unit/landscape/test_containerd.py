@@ -8,6 +8,7 @@ import pytest
 from landscape import containerd
 from landscape.errors import LandscapeError
 from landscape.plan import Plan
+from landscape.processes import Processes, ProcessSpec
 
 _DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
 _BLOB = "io.containerd.content.v1.content/blobs/sha256/1"
@@ -40,6 +41,26 @@ async def test_a_copy_that_was_interrupted_is_not_taken_for_one(root, tmp_path, 
 
     await containerd.copy(root, tmp_path / "copy")
     assert not (tmp_path / "copy" / _DATABASE).samefile(root / _DATABASE)
+
+
+async def test_the_next_run_ends_the_containerd_of_a_killed_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(containerd, "_PREPARED", tmp_path / "prepared")
+    monkeypatch.setattr(containerd, "RUN_HOME", tmp_path / "run")
+    scratch, sockets = tmp_path / "prepared/.cloud-killed", tmp_path / "run/.prepare-1-cloud-killed"
+    for directory in (scratch, sockets):
+        directory.mkdir(parents=True)
+    processes = Processes(scratch / "processes", scratch)
+    left = processes.start(ProcessSpec("containerd", ("sleep", "300")))
+
+    async def imported(root: Path, *_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(containerd, "_import_offline", imported)
+    await containerd.prepare("cloud", [])
+
+    assert not left.alive
+    assert not scratch.exists()
+    assert not sockets.exists()
 
 
 def test_machines_alone_have_addresses_of_both_families():
