@@ -83,13 +83,17 @@ def _uses_the_shared_shoot(item: pytest.Function) -> bool:
 
 
 def _place(item: pytest.Function) -> tuple[int, int]:
-    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last."""
+    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last.
+
+    Files that only need root begin the second process: meanwhile the first one gets the landscape to itself, for the
+    tests that break something.
+    """
     if _in_one_process(item.path):
         if _has(item, "chaos"):
             return 0, 0
         return 0, 1 if _SECURITY in item.path.parents else 2 if item.path != _DELETES_THE_SHARED_SHOOT else 3
     if _has(item, "landscape"):
-        return 1, 0
+        return 1, 1 if "landscape" in item.fixturenames else 0
     return (3, 0) if _WORKFLOW in item.path.parents else (4, 0)
 
 
@@ -197,8 +201,9 @@ def turns(run_directory: Path) -> Iterator[Turns]:
 
 @pytest.fixture(scope="module", autouse=True)
 def turn(request: pytest.FixtureRequest, turns: Turns) -> None:
-    """A file with tests that break something has the landscape to itself; other files share it."""
-    if _LANDSCAPE not in request.path.parents and not _has(request.node, "landscape"):
+    """A file with tests that break something has the landscape to itself; other files that use it share it."""
+    of_file = (each for each in request.session.items if isinstance(each, pytest.Function))
+    if not any("landscape" in each.fixturenames for each in of_file if each.path == request.path):
         turns.take(fcntl.LOCK_UN)
     else:
         turns.take(fcntl.LOCK_EX if _has(request.node, "chaos") else fcntl.LOCK_SH)
