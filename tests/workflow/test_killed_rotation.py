@@ -32,7 +32,7 @@ async def report_progress(request: ReportProgress) -> None:
     return None
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.COMPLETING])
 async def test_the_process_of_its_tasks_is_killed_in_the_middle_of_each_of_them(
     temporal: Client, temporal_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase
@@ -54,7 +54,7 @@ async def test_the_process_of_its_tasks_is_killed_in_the_middle_of_each_of_them(
             handle = await temporal.start_workflow(
                 ReconcileShoot.run, request, id=f"killed/{request.task.shoot.uid}", task_queue=GARDEN_QUEUE
             )
-            outcome = await asyncio.wait_for(handle.result(), 280)
+            outcome = await asyncio.wait_for(handle.result(), 580)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
