@@ -58,6 +58,7 @@ async def die(run: int) -> None:
         raise ApplicationError("its worker has died", type="WorkerShutdown", next_retry_delay=AT_ONCE)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", TYPES)
 async def test_finished_tasks_of_a_failing_flow_do_not_run_again(world: World, what: OperationType) -> None:
     """All tasks that can run fail, are repaired and retried, until the last of them has."""
