@@ -107,6 +107,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate patch": (f"patch {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.persist_shootstate apply": applied(f"{STATE} garden-local/demo"),
     "activities.seed.workload_identity.ensure_token request": (f"create {IDENTITY}/token garden-local/named",),
+    "activities.shoot.dual_stack.DualStackActivities._write edit": (f"patch {SHOOT}/status garden-local/demo",),
     "workers.gardenlet.backup_buckets.BackupBucketController._accept patch_as_read": (f"patch {BUCKET} /uid-seed-1",),
     "workers.gardenlet.backup_buckets.BackupBucketController._delete delete": (f"delete {GENERATED}",),
     "workers.gardenlet.backup_buckets.BackupBucketController._delete remove_finalizer": (
