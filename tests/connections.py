@@ -44,3 +44,13 @@ while True:
 """
 """Prints a line for each answer on one connection to a server, and fails without an answer. Arguments: its address and
 port."""
+
+ADVERTISE = """
+import socket
+index = socket.if_nametoindex("eth0")
+with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as one:
+    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+    one.sendto(bytes((134, 0, 0, 0, 64, 0, 7, 8)) + bytes(8), ("ff02::1", 0, 0, index))
+"""
+"""Says to all neighbours at ``eth0``, by IPv6: I am a router."""

@@ -1,6 +1,6 @@
 """Network of type ``flannel``: host-gw routes between machines. All machines share one network in the cloud.
 
-Pods have addresses of IPv4, or of IPv4 and IPv6: the second network is the one that the Infrastructure reports.
+Pods have addresses of IPv4, or of IPv4 and IPv6. The Infrastructure reports the network of IPv6.
 
 Flannel connects pods; an agent of our own enforces NetworkPolicies (``network_policies``).
 """
@@ -14,6 +14,7 @@ from activities.extension import Actuator, Extension, apply_managed_resource
 from activities.provider_local import network_policies
 from activities.provider_local.provider import MANAGER, remove_objects
 from api import images
+from api.decisions import dual_stack
 from api.errors import ErrorCode
 from api.resources import DNS_RECORD, NETWORK
 from kube.cache import Caches
@@ -85,9 +86,8 @@ class FlannelActuator(Actuator):
 def _pods_ipv6(extension: Extension) -> str:
     """The network of pods of IPv6, which the status of the Shoot has from the Infrastructure."""
     known = ((extension.shoot.get("status") or {}).get("networking") or {}).get("pods") or ()
-    for each in known:
-        if ":" in each:
-            return str(each)
+    if found := dual_stack.of_families(known, ("IPv6",)):
+        return found[0]
     raise transient(
         ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
         f"{extension} has IP family IPv6, but status.networking.pods of its Shoot names no network of it: "

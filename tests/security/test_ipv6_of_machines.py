@@ -10,6 +10,7 @@ import pytest
 
 from landscape.network import POD_BRIDGE
 from landscape.plan import Plan
+from tests.connections import ADVERTISE
 from tests.landscape.conftest import run
 from tests.security.test_networks_of_managed_seeds import (
     MACHINES,
@@ -28,15 +29,6 @@ __all__ = ["plan"]
 pytestmark = pytest.mark.landscape
 
 PORTS = (22, 6443)
-_ADVERTISE = """
-import socket
-index = socket.if_nametoindex("eth0")
-with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as one:
-    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
-    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
-    one.sendto(bytes((134, 0, 0, 0, 64, 0, 7, 8)) + bytes(8), ("ff02::1", 0, 0, index))
-"""
-"""Says to all neighbours: I am a router."""
 
 
 def address(plan: Plan, name: str) -> str:
@@ -96,7 +88,7 @@ async def test_a_machine_does_not_become_the_gateway_of_others(machines: Plan) -
     """All that a machine of another Shoot sends by IPv6 would pass the attacker's machine."""
     before, dropped = _received(machines, OF_A_SEED), _dropped(machines)
 
-    run(*_in(machines, OF_OTHERS, _ADVERTISE, ""))
+    run(*_in(machines, OF_OTHERS, ADVERTISE, ""))
 
     await until(lambda: _dropped(machines) >= dropped + 2)  # to the other machine, and to the cloud
     assert _received(machines, OF_A_SEED) == before

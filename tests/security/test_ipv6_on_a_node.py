@@ -12,6 +12,7 @@ from ipaddress import ip_network
 
 import pytest
 
+from tests.connections import ADVERTISE
 from tests.unit.kube.waiting import until
 from tests.unit.network_policy_agent.test_on_a_node import (
     GATEWAY,
@@ -47,15 +48,6 @@ with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as one:
         print("not reached")
 """
 """Connects to an address, from the address of a second argument."""
-ADVERTISE = """
-import socket
-index = socket.if_nametoindex("eth0")
-with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as one:
-    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
-    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
-    one.sendto(bytes((134, 0, 0, 0, 64, 0, 7, 8)) + bytes(8), ("ff02::1", 0, 0, index))
-"""
-"""Says to all neighbours: I am a router."""
 
 
 @pytest.fixture
