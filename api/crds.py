@@ -50,6 +50,7 @@ _KINDS = {
         "extensions.v1alpha1.infrastructure:Infrastructure",
         "extensions.v1alpha1.network:Network",
         "extensions.v1alpha1.operating_system_config:OperatingSystemConfig",
+        "extensions.v1alpha1.self_hosted_shoot_exposure:SelfHostedShootExposure",
         "extensions.v1alpha1.worker:Worker",
         "managed_resources.v1alpha1.managed_resource:ManagedResource",
         "druid.v1alpha1.etcd:Etcd",

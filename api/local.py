@@ -109,6 +109,10 @@ HEALTH_CHECK_PORT = "local.provider.extensions.gardener.cloud/health-check-port"
 EXCLUDED_MACHINES = "local.provider.extensions.gardener.cloud/excluded-machines"
 """Annotation of such a Service: names of machines that get no connections, separated by commas."""
 
+CHOSEN_MACHINES = "local.provider.extensions.gardener.cloud/chosen-machines"
+"""Annotation of a Service of the cloud without a selector: its backends are the machines of the namespace that have one
+of these addresses, separated by commas, and accept TCP connections at its target ports."""
+
 
 def read_provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:
     """Read a raw provider section; ``where`` names its object and path in the error.

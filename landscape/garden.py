@@ -57,6 +57,7 @@ _EXTENSIONS = (
     ("Infrastructure", PROVIDER),
     ("Network", "flannel"),
     ("OperatingSystemConfig", PROVIDER),
+    ("SelfHostedShootExposure", PROVIDER),
     ("Worker", PROVIDER),
 )
 

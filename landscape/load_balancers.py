@@ -2,15 +2,17 @@
 
 kube-proxy of the cloud forwards an address, and drops packets of other sources than the Service allows. A Service with
 a selector names its pods itself. A Service without one, whose annotation names a port, gets as backends the machines of
-its namespace that answer ``GET /healthz`` at that port.
+its namespace that answer ``GET /healthz`` at that port. If its annotation names addresses instead, it gets the machines
+of its namespace that have these addresses and accept TCP connections at its target ports.
 """
 
 import asyncio
+import contextlib
 import logging
 
 import aiohttp
 
-from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
+from api.local import CHOSEN_MACHINES, EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
 from api.resources import ENDPOINT_SLICE, POD, SERVICE
 from kube.cache import Cache, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
@@ -22,7 +24,9 @@ log = logging.getLogger("landscape.load_balancers")
 MANAGER = "load-balancers"
 _PERIOD = 2.0
 """Seconds between two checks of a machine."""
-_TIMEOUT = aiohttp.ClientTimeout(total=1.0)
+_SECONDS = 1.0
+"""Time in which a machine must answer a check."""
+_TIMEOUT = aiohttp.ClientTimeout(total=_SECONDS)
 _FAILURES = 2
 """A machine gets no new connections after so many failed checks in a row. After one good check it gets some again."""
 
@@ -50,45 +54,88 @@ class Backends:
 
     def _of_machine(self, event: WatchEvent) -> list[Key]:
         services = self._services.list(event.object["metadata"]["namespace"])
-        return [key_of(each) for each in services if health_check_port(each)]
+        return [key_of(each) for each in services if is_checked(each)]
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         service = self._services.get(key.name, key.namespace)
-        port = health_check_port(service) if service else None
-        if service is None or port is None or service["metadata"].get("deletionTimestamp"):
+        if service is None or not is_checked(service) or service["metadata"].get("deletionTimestamp"):
             self._failures = {each: count for each, count in self._failures.items() if each[0] != key}
             return None
+        chosen = chosen_machines(service)
         machines = [each for each in self._machines.list(key.namespace) if _address(each)]
-        healthy = await asyncio.gather(*(self._check(key, each, port) for each in machines))
+        if chosen is not None:
+            machines = [each for each in machines if _address(each) in chosen]
+        healthy = await asyncio.gather(*(self._check(key, each, service) for each in machines))
         serving = [machine for machine, good in zip(machines, healthy, strict=True) if good]
         await self._client.apply(endpoint_slice(service, serving), manager=MANAGER)
         return Requeue(_PERIOD)
 
-    async def _check(self, key: Key, machine: Object, port: int) -> bool:
+    async def _check(self, key: Key, machine: Object, service: Object) -> bool:
         """Whether a machine gets connections."""
         known = (key, machine["metadata"]["uid"])
-        try:
-            async with self._session.get(f"http://{_address(machine)}:{port}/healthz", allow_redirects=False) as answer:
-                good = answer.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            good = False
+        if port := health_check_port(service):
+            good = await self._is_healthy(_address(machine), port)
+        else:
+            good = all([await _is_open(_address(machine), each) for each in target_ports(service)])
         # A new machine has failed until it answers.
         self._failures[known] = 0 if good else self._failures.get(known, _FAILURES) + 1
         return self._failures[known] < _FAILURES
 
+    async def _is_healthy(self, address: str, port: int) -> bool:
+        try:
+            async with self._session.get(f"http://{address}:{port}/healthz", allow_redirects=False) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+
+async def _is_open(address: str, port: int) -> bool:
+    """Whether a port accepts TCP connections."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            _, writer = await asyncio.open_connection(address, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def is_checked(service: Object) -> bool:
+    """Whether this process chooses the backends of a Service."""
+    return health_check_port(service) is not None or chosen_machines(service) is not None
+
+
+def chosen_machines(service: Object) -> set[str] | None:
+    """Addresses of the machines that a load balancer is for; None if it is for all, or if it is no such Service."""
+    named = CHOSEN_MACHINES in (service["metadata"].get("annotations") or {})
+    return set(_annotation(service, CHOSEN_MACHINES).split(",")) if named and _has_no_pods(service) else None
+
+
+def target_ports(service: Object) -> list[int]:
+    return [each["targetPort"] for each in service["spec"]["ports"] if isinstance(each["targetPort"], int)]
+
+
+def _has_no_pods(service: Object) -> bool:
+    return service["spec"].get("type") == "LoadBalancer" and not service["spec"].get("selector")
+
+
+def _annotation(service: Object, name: str) -> str:
+    return str((service["metadata"].get("annotations") or {}).get(name, ""))
+
 
 def health_check_port(service: Object) -> int | None:
     """Port by which the cloud checks the machines of a load balancer; None if it is no such Service."""
-    text = (service["metadata"].get("annotations") or {}).get(HEALTH_CHECK_PORT, "")
-    spec = service["spec"]
-    ours = spec.get("type") == "LoadBalancer" and not spec.get("selector") and text.isdecimal()
+    text = _annotation(service, HEALTH_CHECK_PORT)
+    ours = _has_no_pods(service) and text.isdecimal()
     return int(text) if ours and 0 < int(text) < 65536 else None
 
 
 def endpoint_slice(service: Object, machines: list[Object]) -> Object:
     """Machines that get the connections of a Service, at its target ports."""
     metadata = service["metadata"]
-    excluded = (metadata.get("annotations") or {}).get(EXCLUDED_MACHINES, "").split(",")
+    excluded = _annotation(service, EXCLUDED_MACHINES).split(",")
     endpoints = [
         {"addresses": [_address(each)], "conditions": {"ready": True}, "nodeName": each["spec"]["nodeName"]}
         for each in sorted(machines, key=lambda each: str(each["metadata"]["name"]))

@@ -3,6 +3,7 @@
 from activities.extension.actuator import (
     Actuator,
     Extension,
+    control_plane_namespace,
     delete_quietly,
     load_extension,
     missing_secret,
@@ -16,6 +17,7 @@ __all__ = [
     "Actuator",
     "Extension",
     "apply_managed_resource",
+    "control_plane_namespace",
     "delete_managed_resource",
     "delete_quietly",
     "load_extension",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from activities.errors import permanent
+from api.constants import SELF_HOSTED_NAMESPACE
 from api.errors import ErrorCode
 from api.resources import CLUSTER, NAMESPACE, SECRET, Resource
-from kube.client import KubeClient
+from kube.client import KubeClient, Object
 from kube.errors import Forbidden, NotFound
 from kube.objects import owner_reference
 
@@ -48,6 +49,11 @@ class Extension:
         return status
 
     @property
+    def technical_id(self) -> str:
+        """Technical ID of the Shoot, which is the name of its Cluster."""
+        return str(self._cluster()["metadata"]["name"])
+
+    @property
     def shoot(self) -> Mapping[str, Any]:
         """The Shoot in the Cluster."""
         return self._of_cluster("shoot")
@@ -63,13 +69,16 @@ class Extension:
         return bool((self.shoot["spec"].get("hibernation") or {}).get("enabled"))
 
     def _of_cluster(self, part: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._cluster()["spec"][part]
+        return found
+
+    def _cluster(self) -> Mapping[str, Any]:
         if self.cluster is None:
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"{self} needs Cluster {self.namespace}, which does not exist",
+                f"{self} needs the Cluster of namespace {self.namespace}, which does not exist",
             )
-        found: Mapping[str, Any] = self.cluster["spec"][part]
-        return found
+        return self.cluster
 
     def owner_reference(self) -> dict[str, Any]:
         """Owner reference for objects that must be deleted together with this object."""
@@ -89,8 +98,24 @@ async def load_extension(seed: KubeClient, resource: Resource, namespace: str, n
     found = await seed.find(resource, name, namespace or None)
     if found is None:
         return None
-    cluster = await seed.find(CLUSTER, namespace) if namespace else None
+    cluster = await _cluster_of(seed, namespace) if namespace else None
     return Extension(resource, found, cluster)
+
+
+async def _cluster_of(seed: KubeClient, namespace: str) -> Object | None:
+    """The Cluster of the control plane in a namespace."""
+    if namespace != SELF_HOSTED_NAMESPACE:
+        return await seed.find(CLUSTER, namespace)
+    clusters = await seed.list(CLUSTER)
+    return next((each for each in clusters if control_plane_namespace(each) == namespace), None)
+
+
+def control_plane_namespace(cluster: Mapping[str, Any]) -> str:
+    """Namespace of a control plane: the name of its Cluster, which is the Shoot's technical ID.
+
+    A self-hosted Shoot has no Seed, and its control plane is in namespace ``kube-system``.
+    """
+    return str(cluster["metadata"]["name"]) if cluster["spec"].get("seed") else SELF_HOSTED_NAMESPACE
 
 
 async def secret_data(seed: KubeClient, extension: Extension) -> Mapping[str, str] | None:

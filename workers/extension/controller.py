@@ -12,7 +12,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from activities.extension import Actuator, Extension, load_extension
+from activities.extension import Actuator, Extension, control_plane_namespace, load_extension
 from api import constants
 from api.errors import ErrorCode
 from api.labels import is_true
@@ -98,8 +98,8 @@ class ExtensionController:
         """Objects to reconcile because their Shoot is no longer Failed, or is in this seed again."""
         if event.type == "DELETED" or _is_failed(event.object):
             return []
-        namespace = event.object["metadata"]["name"]
-        released = [key for key in self._held_back if key.namespace == namespace]
+        namespaces = (event.object["metadata"]["name"], control_plane_namespace(event.object))
+        released = [key for key in self._held_back if key.namespace in namespaces]
         self._held_back.difference_update(released)
         return released
 

@@ -20,7 +20,12 @@ from kube.controller import Controller, comes_or_goes
 from kube.edit import edit
 from workers.gardenlet.garden_caches import BY_REGISTRATION, installations_here, registration_of
 
-KINDS: tuple[Resource, ...] = (resources.BACKUP_BUCKET, resources.BACKUP_ENTRY, *IN_NAMESPACE)
+KINDS: tuple[Resource, ...] = (
+    resources.BACKUP_BUCKET,
+    resources.BACKUP_ENTRY,
+    resources.SELF_HOSTED_SHOOT_EXPOSURE,
+    *IN_NAMESPACE,
+)
 """All kinds of extension objects."""
 _SETTLED = Operation("Reconcile", "Succeeded")
 _BY_TYPE, _BY_PAIR = "type", "kinds and types"

@@ -16,6 +16,7 @@ from activities.provider_local.network import FlannelActuator
 from activities.provider_local.operating_system_config import OperatingSystemConfigActuator
 from activities.provider_local.operations import ProviderLocalActivities
 from activities.provider_local.provider import MANAGER
+from activities.provider_local.self_hosted_shoot_exposure import SelfHostedShootExposureActuator
 from api.resources import CLUSTER
 from kube.cache import Caches, Key
 from kube.client import KubeClient
@@ -99,6 +100,7 @@ async def run(config_path: str) -> None:
         InfrastructureOperations(seed, clouds, operations),
         WorkerActuator(seed, operations),
         BastionActuator(seed, clouds),
+        SelfHostedShootExposureActuator(seed, clouds),
     ]
     addresses = config.load_balancer_ip, config.further_load_balancer_ips
     balancers = [LoadBalancerController(seed, caches, *addresses).run()] if config.load_balancer_ip else []

@@ -88,8 +88,8 @@ def test_the_table_has_each_kind_that_is_served():
     ours = {model.__name__ for side in ("garden", "seed") for model in kinds(side)}
     assert ours <= known
     assert {name for _, name in rows()} - ours == {
-        "SelfHostedShootExposure",
-        *("AdminKubeconfigRequest, ViewerKubeconfigRequest", "OpenIDConnect"),
+        "AdminKubeconfigRequest, ViewerKubeconfigRequest",
+        "OpenIDConnect",
     }
 
 

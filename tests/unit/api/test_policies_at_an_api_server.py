@@ -152,11 +152,18 @@ def system_config(content: Object) -> Object:
     }
 
 
+def exposure(**spec: Any) -> Object:
+    address = {"type": "InternalIP", "address": "192.0.2.1"}
+    wanted = {"type": "local", "port": 443, "endpoints": [{"nodeName": "a", "addresses": [address]}], **spec}
+    return {**extension("SelfHostedShootExposure", "checked"), "spec": wanted}
+
+
 INLINE: Object = {"inline": {"data": "a"}}
 
 
 @pytest.mark.row("extension validation", "Network: podCIDR and serviceCIDR are address ranges")
 @pytest.mark.row("extension validation", "DNSRecord: values fit recordType; one value for CNAME")
+@pytest.mark.row("extension validation", "SelfHostedShootExposure: a port, and one endpoint for each node")
 @pytest.mark.row("extension validation", "OperatingSystemConfig: a file has exactly one source of its content")
 @pytest.mark.parametrize(
     ("made", "why"),
@@ -174,6 +181,12 @@ INLINE: Object = {"inline": {"data": "a"}}
         (dns_record("CNAME", "b.example.org", "c.example.org"), "exactly one value"),
         (dns_record("CNAME", "not a host"), "must be a host name"),
         (dns_record("TXT", "any text; at all"), ""),
+        (exposure(), ""),
+        (exposure(endpoints=[]), ""),
+        (exposure(port=0), "spec.port"),
+        (exposure(port=65536), "spec.port"),
+        (exposure(endpoints=[{"nodeName": "a", "addresses": []}]), "spec.endpoints"),
+        (exposure(endpoints=[*exposure()["spec"]["endpoints"]] * 2), "Duplicate value"),
         (system_config(INLINE), ""),
         # The client quotes no answers about this kind, whose files may hold credentials.
         (system_config({}), "422 Invalid"),
@@ -214,6 +227,7 @@ async def test_a_network_keeps_its_families(admin: KubeClient) -> None:
         (dns_record("A", "192.0.2.1"), {"recordType": "TXT"}),
         (network(), {"podCIDR": "10.3.0.0/16"}),
         (network(), {"serviceCIDR": "10.3.0.0/16"}),
+        (exposure(), {"type": "other"}),
         (system_config(INLINE), {"purpose": "provision"}),
     ],
     ids=lambda each: each.get("kind") or next(iter(each)),

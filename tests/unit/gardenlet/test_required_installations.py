@@ -79,4 +79,4 @@ def test_every_kind_of_extension_object_counts() -> None:
     """A kind that is missing would let the controller-manager delete an extension that is in use."""
     group = "extensions.gardener.cloud"
     all_kinds = {each.__name__ for each in kinds("seed") if each.definition.group == group}
-    assert {each.kind for each in KINDS} == all_kinds - {"Cluster", "SelfHostedShootExposure"}
+    assert {each.kind for each in KINDS} == all_kinds - {"Cluster"}

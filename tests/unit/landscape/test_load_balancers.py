@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
+from api.local import CHOSEN_MACHINES, EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
 from api.resources import ENDPOINT_SLICE, POD
 from landscape import load_balancers
 from landscape.load_balancers import Backends, health_check_port
@@ -84,6 +84,40 @@ async def test_only_machines_of_the_namespace_that_answer_get_connections(
     await until(lambda: serving(cloud) == [])
     checked.good = True
     await until(lambda: serving(cloud) == ["127.0.0.1"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_chosen_machines_get_connections_while_their_port_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API servers of a self-hosted Shoot: other machines of its namespace are no part of the control plane."""
+    monkeypatch.setattr(load_balancers, "_PERIOD", 0.01)
+    cloud = FakeCluster()
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    exposed = service("", ports=[{"name": "tcp", "protocol": "TCP", "port": 443, "targetPort": port}])
+    exposed["metadata"]["annotations"] = {CHOSEN_MACHINES: "127.0.0.1,127.0.0.3"}
+    await cloud.create(exposed)
+    for name, address in (("m1", "127.0.0.1"), ("m2", "127.0.0.2"), ("m3", "127.0.0.3")):
+        await start(cloud, name, address)
+    running = asyncio.create_task(Backends(cloud).run())
+    await until(lambda: serving(cloud) == ["127.0.0.1"])
+
+    server.close()
+    await server.wait_closed()
+    await until(lambda: serving(cloud) == [])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_load_balancer_that_no_machine_is_chosen_for_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_balancers, "_PERIOD", 0.01)
+    cloud = FakeCluster()
+    exposed = service("")
+    exposed["metadata"]["annotations"] = {CHOSEN_MACHINES: ""}
+    await cloud.create(exposed)
+    await start(cloud, "m1", "127.0.0.1")
+    running = asyncio.create_task(Backends(cloud).run())
+    await until(lambda: serving(cloud) == [])
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

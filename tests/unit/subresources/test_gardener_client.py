@@ -39,8 +39,8 @@ Object = dict[str, Any]
 
 OTHER_MODULES = {"druid.gardener.cloud", "machine.sapcloud.io"}
 """Groups whose types are in other Go modules than Gardener's."""
-PROPOSED = {"Plant", "SeedAutoscaler"}
-"""Kinds that only Gardener's proposals describe."""
+PROPOSED = {"Plant", "SeedAutoscaler", "SelfHostedShootExposure"}
+"""Kinds that only Gardener's proposals describe, or that Gardener has added since the version of its client."""
 ADDED: dict[str, set[str]] = {
     "CloudProfile": {
         "spec.controlPlane",
