@@ -112,3 +112,10 @@ def background(summary: str, days: float = 30) -> ActivityConfig:
         heartbeat_timeout=HEARTBEAT,
         retry_policy=RETRY,
     )
+
+
+def on_machine(minutes: float) -> ActivityConfig:
+    """A step of a machine of a self-hosted Shoot, by the process that also runs the flow."""
+    return ActivityConfig(
+        start_to_close_timeout=timedelta(minutes=minutes), heartbeat_timeout=HEARTBEAT, retry_policy=RETRY
+    )

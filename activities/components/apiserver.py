@@ -122,6 +122,14 @@ class ApiServer:
     """Names of the VPN servers. If there are two, a proxy beside the API server chooses one for each connection."""
     failure_tolerance: str | None = None
     """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
+    node_address: str = ""
+    """Address of the node on which a self-hosted Shoot runs this API server, beside its etcd. Empty: it runs in a
+    seed, with two etcds, and reaches nodes by a tunnel."""
+
+    @property
+    def tunneled(self) -> bool:
+        """Whether it reaches the nodes by the tunnel."""
+        return self.workers and not self.node_address
 
 
 def service(namespace: str) -> Manifest:
@@ -174,7 +182,7 @@ def _config_maps(server: ApiServer, labels: Mapping[str, str]) -> list[Manifest]
         config_map("audit-policy", {"audit-policy.yaml": policy}),
         config_map("admission", _admission_files(server)),
     ]
-    if server.workers:
+    if server.tunneled:
         egress = {"egress-selector-configuration.yaml": base.to_json(_egress_selector(server))}
         made.append(config_map("egress-selector", egress))
     if _chooses(server):
@@ -301,7 +309,7 @@ def _kubeconfig_file(plugin: str) -> str:
 
 def _chooses(server: ApiServer) -> bool:
     """Whether a proxy beside the API server chooses between VPN servers."""
-    return server.workers and len(server.vpn_servers) > 1
+    return server.tunneled and len(server.vpn_servers) > 1
 
 
 def _egress_selector(server: ApiServer) -> Manifest:
@@ -330,7 +338,7 @@ def _connections(server: ApiServer) -> dict[str, str]:
     labels = dict(connections.OWNERS_TARGETS)
     for role in etcd.ROLES:
         labels |= connections.within(f"{etcd.name_of(role)}-client", etcd.CLIENT_PORT)
-    if server.workers:
+    if server.tunneled:
         for name in server.vpn_servers:
             labels |= connections.within(name, VPN_PROXY_PORT)
     return labels
@@ -412,6 +420,9 @@ def _secret_volumes(server: ApiServer) -> tuple[list[Manifest], dict[str, str]]:
         wanted |= {
             "kubelet-ca": (secrets.kubelet_ca_bundle, ["bundle.crt"]),
             "kubelet-client": (secrets.kubelet_client, ["tls.crt", "tls.key"]),
+        }
+    if server.tunneled:
+        wanted |= {
             "vpn-ca": (secrets.vpn_ca_bundle, ["bundle.crt"]),
             "vpn-client": (secrets.vpn_client, ["tls.crt", "tls.key"]),
         }
@@ -425,7 +436,7 @@ def _flags(server: ApiServer) -> list[str]:
     config = _CONFIG
     flags = {
         "admission-control-config-file": f"{config}/admission/admission-configuration.yaml",
-        "advertise-address": ADVERTISE_ADDRESS,
+        "advertise-address": server.node_address or ADVERTISE_ADDRESS,
         "allow-privileged": "true",
         "audit-log-format": "json",
         # To stdout, with the other logs, so that no file fills the disk of the node.
@@ -444,8 +455,7 @@ def _flags(server: ApiServer) -> list[str]:
         "etcd-cafile": f"{_SECRETS}/etcd-ca/bundle.crt",
         "etcd-certfile": f"{_SECRETS}/etcd-client/tls.crt",
         "etcd-keyfile": f"{_SECRETS}/etcd-client/tls.key",
-        "etcd-servers": "https://etcd-main-client:2379",
-        "etcd-servers-overrides": "/events#https://etcd-events-client:2379",
+        **_etcd_flags(server),
         "event-ttl": settings.get("eventTTL", "1h"),
         "external-hostname": server.external_hostname,
         "goaway-chance": "0.001" if server.replicas > 1 else "0",
@@ -478,11 +488,14 @@ def _flags(server: ApiServer) -> list[str]:
         **_service_account_flags(server),
         **_admission_flags(settings),
     }
-    if server.workers:
+    if server.tunneled:
         flags |= {
             # The endpoint is an object of our own, not of the API server: see apiserver_proxy.
             "endpoint-reconciler-type": "none",
             "egress-selector-config-file": f"{config}/egress-selector/egress-selector-configuration.yaml",
+        }
+    if server.workers:
+        flags |= {
             "kubelet-certificate-authority": f"{_SECRETS}/kubelet-ca/bundle.crt",
             "kubelet-client-certificate": f"{_SECRETS}/kubelet-client/tls.crt",
             "kubelet-client-key": f"{_SECRETS}/kubelet-client/tls.key",
@@ -518,6 +531,15 @@ def _flags(server: ApiServer) -> list[str]:
         f"--service-account-issuer={issuer}"
         for issuer in dict.fromkeys(issuers)
     ]
+
+
+def _etcd_flags(server: ApiServer) -> dict[str, str]:
+    if server.node_address:
+        return {"etcd-servers": f"https://127.0.0.1:{etcd.CLIENT_PORT}"}
+    return {
+        "etcd-servers": "https://etcd-main-client:2379",
+        "etcd-servers-overrides": "/events#https://etcd-events-client:2379",
+    }
 
 
 def _service_account_flags(server: ApiServer) -> dict[str, str]:

@@ -21,7 +21,7 @@ from kube.cache import Caches
 from kube.client import KubeClient
 
 MANAGED_RESOURCE_NAME = "extension-network-flannel"
-_HEALTH_PORT = 10259
+_HEALTH_PORT = 10262
 _CONFIG_PATH = "/etc/cni/net.d/10-flannel.conflist"
 _PLUGIN_DIRECTORY = "/opt/cni/bin"
 _MOUNTED_PLUGINS = "/host/bin"

@@ -14,6 +14,7 @@ from api.validation.nodes import check_zones_kept
 
 WORKERS = Path("spec") / "provider" / "workers"
 
+NO_SELF_HOSTED_SHOOTS = "a garden has no self-hosted Shoots: gardener shoot init makes one on its machine"
 _MINORS_BEHIND = 3
 """Number of minor versions that a kubelet may be behind the API server. Source: Kubernetes' version skew policy."""
 
@@ -68,7 +69,7 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
     if pool.cri is not None and pool.cri.name != "containerd":
         faults.unsupported(path / "cri" / "name", pool.cri.name, ["containerd"])
     if pool.control_plane is not None:
-        faults.forbidden(path / "controlPlane", "this version has no self-hosted Shoots")
+        faults.forbidden(path / "controlPlane", NO_SELF_HOSTED_SHOOTS)
 
 
 def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ Progress = Callable[[str], None]
 
 CACHE = CACHE_HOME / "images"
 
+_TEMPORAL = Path(sys.executable).parent / "temporal"
+"""Temporal's dev server: the first machine of a self-hosted Shoot keeps the flow of its creation in it."""
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -348,8 +351,9 @@ class _Builder:
         """All layers of a machine without our code; they contain the kubelet of one version, for a fast first start."""
         path = f"/opt/kubernetes/{self._version}/kubelet"
         kubelet = self._layers.files(f"kubelet-{self._version}", [(Path(self._binaries["kubelet"]), path)])
+        temporal = self._layers.files("temporal", [(_TEMPORAL, "/usr/local/bin/temporal")])
         cni = self._layers.files("flannel-cni", [(Path(self._binaries["flannel-cni"]), "/usr/lib/cni/flannel")])
-        return Image(_ground(images.MACHINE), (self._layers.machine(), kubelet, cni, self._layers.packages()))
+        return Image(_ground(images.MACHINE), (self._layers.machine(), kubelet, temporal, cni, self._layers.packages()))
 
     def _machine(self) -> Image:
         ground = self._machine_ground()

@@ -1,4 +1,4 @@
-"""``gardener shoot list|create|move|ssh``: Shoots as their owners see them, and moves of their control planes."""
+"""``gardener shoot list|create|move|ssh|init``: Shoots as their owners see them, and moves of their control planes."""
 
 import asyncio
 import json
@@ -19,6 +19,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from workers.cli import completion
 from workers.cli.connection import garden_client, namespaced_name
+from workers.cli.shoot_init import init
 from workers.cli.ssh import ssh
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ def shoot() -> None:
 
 
 shoot.add_command(ssh)
+shoot.add_command(init)
 
 
 _GARDEN = click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")

@@ -37,6 +37,7 @@ from api.meta import KubeObject
 from api.seedmanagement.v1alpha1.managed_seed import ManagedSeed
 from api.validation import offered
 from api.validation.garden import check_seed
+from api.validation.pools import NO_SELF_HOSTED_SHOOTS
 from api.validation.shoot import check_shoot
 from tests.pages import check_table
 from tests.unit.api.shoots import PROFILE, SEED, complete
@@ -287,7 +288,7 @@ def shown(kind: type[KubeObject], field: str, row: dict[str, Any]) -> str:
             (each.accepted for path, each in offered.TABLES.get(kind, {}).items() if is_below(field, path)), ()
         )
         but = f" but `{accepted[0] if isinstance(accepted[0], str) else ', '.join(accepted[0])}`" if accepted else ""
-        return f"refused{but}: {found or 'this version has no self-hosted Shoots'}"
+        return f"refused{but}: {found or NO_SELF_HOSTED_SHOOTS}"
     ((treatment, reason),) = ((key, value) for key, value in row.items())
     words = {
         "extension": "for extensions",

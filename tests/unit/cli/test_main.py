@@ -63,6 +63,7 @@ FOR_OPERATORS_OF_PROCESSES = {
     "landscape resume",
     "landscape temporal-certificates",
     "seed bootstrap-kubeconfig",
+    "shoot init",
     "worker",
 }
 """Commands that write files or run processes, or that print a file: their output is no data."""

@@ -1,0 +1,249 @@
+"""The control plane of a self-hosted Shoot as static pods of its machine. Pure: manifests, certificates, settings."""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from activities.components import (
+    apiserver,
+    base,
+    controller_manager,
+    coredns,
+    etcd,
+    kube_proxy,
+    operating_system_config,
+    scheduler,
+    static_etcd,
+    static_pod,
+)
+from activities.components.base import Manifest
+from activities.components.static_pod import Content, StaticPod
+from activities.provider_local import network
+from activities.secrets.configs import (
+    Certificate,
+    CertificateAuthority,
+    ClientKubeconfig,
+    EtcdEncryptionKey,
+    SecretConfig,
+    ServiceAccountKey,
+    StaticToken,
+    Usage,
+)
+from api.constants import SELF_HOSTED_NAMESPACE, WORKER_KUBERNETES_VERSION, WORKER_POOL, WORKER_SYSTEM_COMPONENTS
+from api.contracts.self_hosted import InitTask
+
+LOCAL_SERVER = f"https://127.0.0.1:{apiserver.PORT}"
+"""URL at which the machine reaches its own API server."""
+ENCRYPTION = "kube-apiserver-etcd-encryption-configuration"
+ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
+ADMIN, KUBELET = "admin", "kubelet"
+_AUTHORITIES = ("ca", "ca-client", etcd.CA, etcd.PEER_CA, "ca-front-proxy", "ca-kubelet")
+_KUBELET_DIRECTORY = "/var/lib/kubelet"
+KUBELET_UNIT = "kubelet.service"
+
+
+def authorities() -> list[SecretConfig]:
+    """Authorities, keys and tokens, which no other Secret signs."""
+    return [
+        *(CertificateAuthority(name) for name in _AUTHORITIES),
+        ServiceAccountKey("service-account-key"),
+        StaticToken("kube-apiserver-static-token"),
+        EtcdEncryptionKey(ENCRYPTION_KEY),
+    ]
+
+
+def certificates(task: InitTask, ca: bytes) -> list[SecretConfig]:
+    """Certificates of components, and kubeconfigs with client certificates: no token exists before the API server."""
+    node, address = task.machine.node, task.machine.address
+    services = ipaddress.ip_network(task.shoot.spec.networking.services)
+    in_cluster = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
+    addresses = (address, "127.0.0.1", "::1")
+
+    def server(name: str, signer: str, usage: Usage = Usage.SERVER, *names: str) -> Certificate:
+        names = (*names, node, "localhost")
+        return Certificate(
+            name=name, common_name=name, usage=usage, signer=signer, dns_names=names, ip_addresses=addresses
+        )
+
+    def client(name: str, user: str, *groups: str) -> ClientKubeconfig:
+        return ClientKubeconfig(
+            name=name, common_name=user, organizations=groups, signer="ca-client", server=LOCAL_SERVER, server_ca=ca
+        )
+
+    return [
+        Certificate(
+            name=apiserver.NAME,
+            common_name=apiserver.NAME,
+            usage=Usage.SERVER,
+            signer="ca",
+            chain=True,
+            dns_names=(*in_cluster, task.shoot.host, node, "localhost"),
+            ip_addresses=(str(services[1]), *addresses),
+        ),
+        Certificate(
+            name="kube-aggregator", common_name="system:kube-aggregator", usage=Usage.CLIENT, signer="ca-front-proxy"
+        ),
+        Certificate(
+            name="kube-apiserver-kubelet",
+            common_name="system:kube-apiserver:kubelet",
+            usage=Usage.CLIENT,
+            signer="ca-kubelet",
+        ),
+        etcd.client_certificate(),
+        server(f"etcd-server-{etcd.MAIN}", etcd.CA, Usage.SERVER_AND_CLIENT),
+        server(f"etcd-peer-server-{etcd.MAIN}", etcd.PEER_CA, Usage.SERVER_AND_CLIENT),
+        server(f"{controller_manager.NAME}-server", "ca"),
+        server(f"{scheduler.NAME}-server", "ca"),
+        server("kubelet-server", "ca-kubelet"),
+        client(ADMIN, "gardener.cloud:system:self-hosted", "system:masters"),
+        client(controller_manager.NAME, "system:kube-controller-manager"),
+        client(scheduler.NAME, "system:kube-scheduler"),
+        client(KUBELET, f"system:node:{node}", "system:nodes"),
+    ]
+
+
+def pods(task: InitTask, secrets: Content) -> list[StaticPod]:
+    """The static pods, etcd first."""
+    spec, namespace = task.shoot.spec, SELF_HOSTED_NAMESPACE
+    version, services = spec.kubernetes.version, (spec.networking.services,)
+    server = apiserver.ApiServer(
+        namespace=namespace,
+        version=version,
+        replicas=1,
+        external_hostname=task.shoot.host,
+        issuer=f"https://{task.shoot.host}",
+        service_cidrs=services,
+        node_address=task.machine.address,
+        secrets=apiserver.Secrets(
+            ca_bundle="ca-bundle",
+            client_ca_bundle="ca-client-bundle",
+            etcd_ca_bundle=f"{etcd.CA}-bundle",
+            front_proxy_ca_bundle="ca-front-proxy-bundle",
+            server=apiserver.NAME,
+            etcd_client="etcd-client",
+            aggregator="kube-aggregator",
+            service_account_key="service-account-key",
+            service_account_key_bundle="service-account-key-bundle",
+            static_token="kube-apiserver-static-token",
+            encryption_configuration=ENCRYPTION,
+            kubelet_ca_bundle="ca-kubelet-bundle",
+            kubelet_client="kube-apiserver-kubelet",
+        ),
+    )
+    manager = controller_manager.ControllerManager(
+        namespace=namespace,
+        version=version,
+        replicas=1,
+        pod_cidrs=(spec.networking.pods,),
+        service_cidrs=services,
+        secrets=controller_manager.Secrets(
+            generic_kubeconfig=controller_manager.NAME,
+            ca_bundle="ca-bundle",
+            client_ca="ca-client",
+            server=f"{controller_manager.NAME}-server",
+            service_account_key="service-account-key",
+            kubelet_ca="ca-kubelet",
+        ),
+    )
+    scheduling = scheduler.Scheduler(
+        namespace=namespace,
+        version=version,
+        replicas=1,
+        generic_kubeconfig=scheduler.NAME,
+        client_ca_bundle="ca-client-bundle",
+        server=f"{scheduler.NAME}-server",
+    )
+    return [
+        static_etcd.pod(task.machine.node, task.machine.address, secrets),
+        static_pod.of_deployment(apiserver.objects(server), secrets),
+        static_pod.of_deployment(controller_manager.objects(manager), secrets),
+        static_pod.of_deployment(scheduler.objects(scheduling), secrets),
+    ]
+
+
+def kubelet_files(task: InitTask, secrets: Content) -> dict[str, tuple[bytes, int]]:
+    """Content and mode of the kubelet's files, by path."""
+    shoot = task.shoot.model_dump(mode="json")
+    node = operating_system_config.NodeConfig(
+        shoot=shoot, pool={"name": task.shoot.pool.name}, server=LOCAL_SERVER, cluster_ca="", kubelet_ca=""
+    )
+    pki = f"{_KUBELET_DIRECTORY}/pki"
+    configuration = {
+        **operating_system_config.kubelet_configuration(node),
+        "staticPodPath": static_pod.MANIFESTS,
+        # No controller approves requests for certificates of kubelets, and none removes a taint of new nodes.
+        "serverTLSBootstrap": False,
+        "tlsCertFile": f"{pki}/server.crt",
+        "tlsPrivateKeyFile": f"{pki}/server.key",
+        "registerWithTaints": [],
+    }
+    labels = {
+        WORKER_POOL: task.shoot.pool.name,
+        WORKER_KUBERNETES_VERSION: node.kubernetes_version,
+        WORKER_SYSTEM_COMPONENTS: "true",
+    }
+    unit = _UNIT.format(
+        kubelet=node.kubelet_path,
+        directory=_KUBELET_DIRECTORY,
+        node=task.machine.node,
+        address=task.machine.address,
+        labels=",".join(f"{name}={value}" for name, value in sorted(labels.items())),
+    )
+    server = secrets["kubelet-server"]
+    return {
+        f"{_KUBELET_DIRECTORY}/ca.crt": (secrets["ca-kubelet-bundle"]["bundle.crt"], 0o644),
+        f"{_KUBELET_DIRECTORY}/config/kubelet": (base.to_json(configuration).encode(), 0o644),
+        f"{_KUBELET_DIRECTORY}/kubeconfig-real": (secrets[KUBELET]["kubeconfig"], 0o600),
+        f"{pki}/server.crt": (server["tls.crt"], 0o644),
+        f"{pki}/server.key": (server["tls.key"], 0o600),
+        f"/etc/systemd/system/{KUBELET_UNIT}": (unit.encode(), 0o644),
+    }
+
+
+_UNIT = """\
+[Unit]
+Description=kubelet
+After=containerd.service
+Wants=containerd.service
+StartLimitIntervalSec=0
+
+[Service]
+Restart=always
+RestartSec=1
+EnvironmentFile=-{directory}/extra_args
+ExecStart={kubelet} \\
+    --cert-dir={directory}/pki \\
+    --config={directory}/config/kubelet \\
+    --hostname-override={node} \\
+    --kubeconfig={directory}/kubeconfig-real \\
+    --node-ip={address} \\
+    --node-labels={labels} \\
+    --v=2 \\
+    $KUBELET_EXTRA_ARGS
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def system_objects(task: InitTask, ca: bytes) -> list[Manifest]:
+    """Network, Services and DNS of the cluster."""
+    spec, address = task.shoot.spec, task.machine.address
+    proxy = kube_proxy.KubeProxy(
+        api_server=address,
+        ca_bundle=ca,
+        pod_cidrs=(spec.networking.pods,),
+        pools=((task.shoot.pool.name, spec.kubernetes.version),),
+    )
+    dns = coredns.CoreDns(service_cidr=spec.networking.services, api_server=address)
+    return [
+        *network.manifests(spec.networking.pods, address),
+        *kube_proxy.objects(proxy),
+        *coredns.objects(dns),
+    ]
+
+
+def endpoint(node: Mapping[str, Any]) -> Manifest:
+    """Endpoint of an exposure for a Node."""
+    addresses = [{"type": each["type"], "address": each["address"]} for each in node["status"]["addresses"]]
+    return {"nodeName": node["metadata"]["name"], "addresses": addresses}

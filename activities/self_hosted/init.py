@@ -1,0 +1,230 @@
+"""Steps of ``gardener shoot init``: the first machine of a self-hosted Shoot gets its control plane."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+from temporalio import activity
+
+from activities.components.static_pod import MANIFESTS
+from activities.heartbeat import heartbeating
+from activities.secrets.configs import EncryptionConfiguration, kubeconfig
+from activities.self_hosted import control_plane
+from activities.self_hosted.secrets import FileSecrets
+from api import images
+from api.constants import OPERATION, SELF_HOSTED_NAMESPACE
+from api.contracts.self_hosted import InitTask
+from api.crds import crds
+from api.decisions.conditions import find_condition
+from api.resources import CLUSTER, NODE, SELF_HOSTED_SHOOT_EXPOSURE
+from kube.client import KubeClient, Object
+from kube.errors import ApiError
+
+MANAGER = "gardener-shoot-init"
+CREDENTIALS, PROFILE, KUBECONFIG, SECRETS = "cloud.yaml", "cloudprofile.yaml", "kubeconfig.yaml", "secrets"
+"""Files and directories of the state directory."""
+_SECRET = "cloudprovider"
+_CONTROL_PLANE_ROLE = "node-role.kubernetes.io/control-plane"
+_KINDS = ("clusters", "selfhostedshootexposures")
+_LOOK_SECONDS = 1.0
+
+
+class MachineSystem(Protocol):
+    """Operations on the machine that runs this process."""
+
+    def write(self, path: str, content: bytes, mode: int) -> None: ...
+
+    def holds(self, path: str, content: bytes, mode: int) -> bool: ...
+
+    async def copy_from_image(self, image: str, path_in_image: str, path: str, mode: int) -> None: ...
+
+    async def systemctl(self, *arguments: str) -> None: ...
+
+
+class SelfHostedActivities:
+    """One instance in the process of ``gardener shoot init``. Every step finds what an earlier run of it has done.
+
+    The steps have no inputs and no results: every process of the machine may connect to its Temporal, and none may say
+    which files root writes.
+    """
+
+    def __init__(self, machine: MachineSystem, task: InitTask) -> None:
+        self._machine = machine
+        self._task = task
+
+    @activity.defn
+    async def make_self_hosted_secrets(self) -> None:
+        """Make authorities, certificates and keys as files. A second run makes those that are missing."""
+        secrets = _secrets(self._task)
+        for each in control_plane.authorities():
+            secrets.ensure(each)
+        key = secrets.get(control_plane.ENCRYPTION_KEY)
+        secrets.ensure(EncryptionConfiguration(control_plane.ENCRYPTION, keys=(key,)))
+        for each in control_plane.certificates(self._task, secrets.get("ca")["ca.crt"]):
+            secrets.ensure(each)
+
+    @activity.defn
+    async def start_self_hosted_kubelet(self) -> None:
+        """Install the kubelet and start it. A second run writes what differs, and restarts the kubelet for that."""
+        version = self._task.shoot.spec.kubernetes.version
+        path = f"/opt/kubernetes/{version}/kubelet"
+        if not _exists(path):
+            image = images.kubernetes("hyperkube", version)
+            await self._machine.copy_from_image(image, "/usr/local/bin/kubelet", path, 0o755)
+        await asyncio.to_thread(_make_directory, MANIFESTS)
+        for name, (content, mode) in control_plane.kubelet_files(self._task, _secrets(self._task).all()).items():
+            self._write(name, content, mode)
+        await self._machine.systemctl("daemon-reload")
+        await self._machine.systemctl("enable", control_plane.KUBELET_UNIT)
+        await self._machine.systemctl("restart", control_plane.KUBELET_UNIT)
+
+    @activity.defn
+    async def deploy_self_hosted_control_plane(self) -> None:
+        """Write the static pods, each after its files. A second run writes what differs."""
+        for pod in control_plane.pods(self._task, _secrets(self._task).all()):
+            for path, content in pod.files.items():
+                self._write(path, content, 0o600)
+            self._write(pod.path, pod.text, 0o600)
+
+    @activity.defn
+    async def wait_self_hosted_apiserver(self) -> None:
+        """Wait until the API server is ready."""
+
+        async def ready() -> None:
+            async with _cluster(self._task) as client:
+                while True:
+                    try:
+                        await client.request("GET", "/readyz")
+                        return
+                    except ApiError:
+                        await asyncio.sleep(_LOOK_SECONDS)
+
+        await heartbeating(ready())
+
+    @activity.defn
+    async def deploy_self_hosted_system(self) -> None:
+        """Apply network, Services, DNS, and the kinds that an exposure needs. A second run changes nothing."""
+        ca = _secrets(self._task).get("ca-bundle")["bundle.crt"]
+        kinds = [each for each in crds("seed") if each["spec"]["names"]["plural"] in _KINDS]
+        async with _cluster(self._task) as client:
+            for each in (*kinds, *control_plane.system_objects(self._task, ca)):
+                await client.apply(each, manager=MANAGER)
+
+    @activity.defn
+    async def wait_self_hosted_node(self) -> None:
+        """Wait until the machine's Node is Ready, and mark it as one of the control plane."""
+
+        async def ready() -> None:
+            async with _cluster(self._task) as client:
+                while True:
+                    node = await client.find(NODE, self._task.machine.node)
+                    if find_condition(node, "Ready").get("status") == "True":
+                        break
+                    await asyncio.sleep(_LOOK_SECONDS)
+                patch = {"metadata": {"labels": {_CONTROL_PLANE_ROLE: ""}}}
+                await client.patch(NODE, self._task.machine.node, None, patch)
+
+        await heartbeating(ready())
+
+    @activity.defn
+    async def deploy_self_hosted_exposure(self) -> None:
+        """Apply the exposure of the API server, with what its controller reads, and have it reconciled."""
+        credentials = (self._task.directory / CREDENTIALS).read_bytes()
+        profile: Object = yaml.safe_load((self._task.directory / PROFILE).read_text())
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": _SECRET, "namespace": SELF_HOSTED_NAMESPACE},
+            "type": "Opaque",
+            "data": {"kubeconfig": base64.b64encode(credentials).decode()},
+        }
+        async with _cluster(self._task) as client:
+            node = await client.get(NODE, self._task.machine.node)
+            shoot = self._task.shoot.model_dump(mode="json")
+            shoot["metadata"]["uid"] = self._task.uid
+            cluster = {
+                "apiVersion": CLUSTER.api_version,
+                "kind": CLUSTER.kind,
+                "metadata": {"name": self._task.shoot.technical_id},
+                "spec": {"shoot": shoot, "cloudProfile": profile},
+            }
+            exposure: dict[str, Any] = {
+                "apiVersion": SELF_HOSTED_SHOOT_EXPOSURE.api_version,
+                "kind": SELF_HOSTED_SHOOT_EXPOSURE.kind,
+                "metadata": {
+                    "name": self._task.shoot.metadata.name,
+                    "namespace": SELF_HOSTED_NAMESPACE,
+                    "annotations": {OPERATION: "reconcile"},
+                },
+                "spec": {
+                    "type": "local",
+                    "port": 443,
+                    "credentialsRef": {"kind": "Secret", "namespace": SELF_HOSTED_NAMESPACE, "name": _SECRET},
+                    "endpoints": [control_plane.endpoint(node)],
+                },
+            }
+            for each in (secret, cluster, exposure):
+                await client.apply(each, manager=MANAGER)
+
+    @activity.defn
+    async def wait_self_hosted_exposure(self) -> None:
+        """Wait until the exposure has an address. Its controller runs in this process."""
+
+        async def exposed() -> None:
+            async with _cluster(self._task) as client:
+                while True:
+                    if await self._exposed(client):
+                        return
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+        await heartbeating(exposed())
+
+    @activity.defn
+    async def write_self_hosted_kubeconfig(self) -> None:
+        """Write the administrator's kubeconfig, readable by root alone. A second run writes the same."""
+        secrets, address = _secrets(self._task), self._task.machine.address
+        if self._task.shoot.pool.control_plane.exposure:
+            async with _cluster(self._task) as client:
+                address = await self._exposed(client)
+        document = yaml.safe_load(secrets.get(control_plane.ADMIN)["kubeconfig"])
+        user = document["users"][0]["user"]
+        made = yaml.safe_load(kubeconfig(f"https://{address}", secrets.get("ca")["ca.crt"], user))
+        # The certificate has the Shoot's name, and not the address of the exposure, which did not exist before.
+        made["clusters"][0]["cluster"]["tls-server-name"] = self._task.shoot.host
+        self._write(str(self._task.directory / KUBECONFIG), yaml.safe_dump(made).encode(), 0o600)
+
+    async def _exposed(self, client: KubeClient) -> str:
+        """Address of the exposure; empty if it has none yet."""
+        found = await client.get(SELF_HOSTED_SHOOT_EXPOSURE, self._task.shoot.metadata.name, SELF_HOSTED_NAMESPACE)
+        status = found.get("status") or {}
+        if (status.get("lastOperation") or {}).get("state") != "Succeeded" or not status.get("ingress"):
+            return ""
+        return str(status["ingress"][0]["ip"])
+
+    def _write(self, path: str, content: bytes, mode: int) -> None:
+        if not self._machine.holds(path, content, mode):
+            self._machine.write(path, content, mode)
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+def _make_directory(path: str) -> None:
+    Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def _secrets(task: InitTask) -> FileSecrets:
+    return FileSecrets(task.directory / SECRETS)
+
+
+@asynccontextmanager
+async def _cluster(task: InitTask) -> AsyncIterator[KubeClient]:
+    """A client of the new cluster, as its administrator, at the machine's own API server."""
+    text = _secrets(task).get(control_plane.ADMIN)["kubeconfig"].decode()
+    async with KubeClient.from_kubeconfig(text) as client:
+        yield client

@@ -1,0 +1,138 @@
+"""Inputs of ``gardener shoot init``: the manifest of a self-hosted Shoot, and the facts of its first machine.
+
+The models have the fields that have an effect there. Every other field of a Shoot is refused, with its path.
+"""
+
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from api.model import ApiModel
+from api.names import technical_id
+
+PROJECT_PREFIX: Final = "garden-"
+
+
+class InvalidManifest(ValueError):
+    """The manifest cannot be used; the text names each field and what is wrong, and quotes no values."""
+
+
+def _network(text: str) -> str:
+    IPv4Network(text)
+    return text
+
+
+_Cidr = Annotated[str, AfterValidator(_network)]
+
+
+class _Metadata(ApiModel):
+    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=21)
+    namespace: str = Field(pattern=r"^garden-[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+
+
+class _Kubernetes(ApiModel):
+    version: str = Field(pattern=r"^1\.\d+\.\d+$")
+
+
+class _Networking(ApiModel):
+    type: Literal["flannel"] = "flannel"
+    pods: _Cidr = "100.64.0.0/12"
+    services: _Cidr = "100.104.0.0/13"
+
+    @model_validator(mode="after")
+    def _disjoint(self) -> "_Networking":
+        if IPv4Network(self.pods).overlaps(IPv4Network(self.services)):
+            raise ValueError("pods and services must not overlap")
+        return self
+
+
+class _Extension(ApiModel):
+    type: Literal["local"] = "local"
+
+
+class _Exposure(ApiModel):
+    extension: _Extension
+
+
+class _ControlPlane(ApiModel):
+    exposure: _Exposure | None = None
+
+
+class _Pool(ApiModel):
+    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=15)
+    minimum: Literal[1] = 1
+    maximum: Literal[1] = 1
+    control_plane: _ControlPlane
+
+
+class _Provider(ApiModel):
+    type: Literal["local"]
+    workers: tuple[_Pool, ...] = Field(min_length=1, max_length=1)
+
+
+class _DNS(ApiModel):
+    domain: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=240)
+
+
+class _Spec(ApiModel):
+    kubernetes: _Kubernetes
+    networking: _Networking = _Networking()
+    dns: _DNS
+    provider: _Provider
+
+
+class SelfHostedManifest(ApiModel):
+    """A Shoot of one machine, which runs its control plane and its pods."""
+
+    api_version: Literal["core.gardener.cloud/v1beta1"]
+    kind: Literal["Shoot"]
+    metadata: _Metadata
+    spec: _Spec
+
+    @property
+    def pool(self) -> _Pool:
+        return self.spec.provider.workers[0]
+
+    @property
+    def technical_id(self) -> str:
+        return technical_id(self.metadata.namespace.removeprefix(PROJECT_PREFIX), self.metadata.name)
+
+    @property
+    def host(self) -> str:
+        """Name of the API server in its certificate."""
+        return f"api.{self.spec.dns.domain}"
+
+    @classmethod
+    def read(cls, document: Any) -> "SelfHostedManifest":
+        """Raises InvalidManifest."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{'.'.join(map(str, fault['loc']))}: {_told(fault['type'], fault['msg'])}"
+                for fault in error.errors(include_input=False)
+            )
+            raise InvalidManifest(f"the manifest is not one of a self-hosted Shoot: {faults}") from None
+
+
+def _told(kind: str, message: str) -> str:
+    return "gardener shoot init does not offer this field: leave it out" if kind == "extra_forbidden" else message
+
+
+class Machine(ApiModel):
+    """The machine that runs the control plane."""
+
+    node: str
+    address: str
+
+
+class InitTask(ApiModel):
+    """A control plane that ``gardener shoot init`` makes."""
+
+    directory: Path
+    """State directory of the machine."""
+    shoot: SelfHostedManifest
+    uid: str
+    machine: Machine

@@ -1,0 +1,161 @@
+"""The control plane of a self-hosted Shoot: static pods, secrets and a kubelet, all made on its machine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.components import apiserver
+from activities.components.static_pod import FILES, StaticPod
+from activities.secrets.configs import CertificateAuthority, EncryptionConfiguration
+from activities.self_hosted import control_plane
+from activities.self_hosted.secrets import FileSecrets
+from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
+from tests.unit.api.shoots import changed
+
+MANIFEST: dict[str, Any] = {
+    "apiVersion": "core.gardener.cloud/v1beta1",
+    "kind": "Shoot",
+    "metadata": {"name": "alone", "namespace": "garden-local"},
+    "spec": {
+        "kubernetes": {"version": "1.37.1"},
+        "dns": {"domain": "alone.example.org"},
+        "provider": {"type": "local", "workers": [{"name": "cp", "controlPlane": {}}]},
+    },
+}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> InitTask:
+    machine = Machine(node="alone-1", address="198.18.8.7")
+    return InitTask(directory=tmp_path, shoot=SelfHostedManifest.read(MANIFEST), uid="u", machine=machine)
+
+
+@pytest.fixture
+def secrets(task: InitTask) -> FileSecrets:
+    made = FileSecrets(task.directory / "secrets")
+    for each in control_plane.authorities():
+        made.ensure(each)
+    made.ensure(EncryptionConfiguration(control_plane.ENCRYPTION, keys=(made.get(control_plane.ENCRYPTION_KEY),)))
+    for each in control_plane.certificates(task, made.get("ca")["ca.crt"]):
+        made.ensure(each)
+    return made
+
+
+@pytest.fixture
+def pods(task: InitTask, secrets: FileSecrets) -> dict[str, StaticPod]:
+    return {each.name: each for each in control_plane.pods(task, secrets.all())}
+
+
+def flags(pod: StaticPod) -> list[str]:
+    [container] = pod.manifest["spec"]["containers"]
+    return list(container["command"])
+
+
+def test_no_pod_needs_an_api_server(pods: dict[str, StaticPod]) -> None:
+    """A kubelet refuses a static pod that refers to another object."""
+    assert list(pods) == ["etcd-main", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    for pod in pods.values():
+        spec = pod.manifest["spec"]
+        assert pod.manifest["metadata"]["namespace"] == "kube-system"
+        assert spec["hostNetwork"]
+        assert "serviceAccountName" not in spec
+        for volume in spec["volumes"]:
+            assert volume.keys() - {"name"} <= {"hostPath", "emptyDir"}, volume
+
+
+def test_each_mounted_directory_has_its_files(pods: dict[str, StaticPod]) -> None:
+    for pod in pods.values():
+        directories = {
+            each["hostPath"]["path"] for each in pod.manifest["spec"]["volumes"] if each.get("hostPath", {}).get("type")
+        }
+        ours = {each for each in directories if each.startswith(FILES)}
+        assert {path.rpartition("/")[0] for path in pod.files} == ours
+
+
+def test_each_file_that_a_flag_names_is_mounted(pods: dict[str, StaticPod]) -> None:
+    for pod in pods.values():
+        [container] = pod.manifest["spec"]["containers"]
+        places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        volumes = {each["name"]: each for each in pod.manifest["spec"]["volumes"]}
+        there = {
+            path.replace(volumes[name]["hostPath"]["path"], place)
+            for name, place in places.items()
+            for path in pod.files
+            if "hostPath" in volumes[name] and path.startswith(f"{volumes[name]['hostPath']['path']}/")
+        }
+        values = [each.partition("=")[2] for each in flags(pod)]
+        named = {each for each in values if each.startswith(("/srv", "/var/etcd/tls"))}
+        assert named <= there, named - there
+
+
+def test_the_api_server_uses_the_etcd_beside_it_and_no_tunnel(pods: dict[str, StaticPod]) -> None:
+    found = flags(pods["kube-apiserver"])
+    assert "--etcd-servers=https://127.0.0.1:2379" in found
+    assert "--advertise-address=198.18.8.7" in found
+    assert not [each for each in found if each.startswith(("--egress", "--endpoint-reconciler", "--etcd-servers-over"))]
+
+
+def test_an_api_server_in_a_seed_stays_as_it_was() -> None:
+    names = apiserver.Secrets(*("s" for _ in range(11)))
+    seed = apiserver.ApiServer(
+        namespace="n", version="1.37.1", replicas=1, external_hostname="h", issuer="i", service_cidrs=(), secrets=names
+    )
+    [deployment] = [each for each in apiserver.objects(seed) if each["kind"] == "Deployment"]
+    command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert "--endpoint-reconciler-type=none" in command
+    assert f"--advertise-address={apiserver.ADVERTISE_ADDRESS}" in command
+    assert "--etcd-servers-overrides=/events#https://etcd-events-client:2379" in command
+
+
+def test_secrets_are_made_once_and_readable_by_root_alone(task: InitTask, secrets: FileSecrets) -> None:
+    before = secrets.all()
+    for each in (*control_plane.authorities(), *control_plane.certificates(task, secrets.get("ca")["ca.crt"])):
+        secrets.ensure(each)
+
+    assert secrets.all() == before
+    files = [each for each in (task.directory / "secrets").rglob("*") if each.is_file()]
+    assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
+    assert {each.stat().st_mode & 0o777 for each in (task.directory / "secrets").iterdir()} == {0o700}
+
+
+def test_a_bundle_that_a_killed_run_did_not_make_is_made_by_the_next(tmp_path: Path) -> None:
+    secrets = FileSecrets(tmp_path)
+    secrets.ensure(CertificateAuthority("ca"))
+    (tmp_path / "ca-bundle/bundle.crt").unlink()
+    (tmp_path / "ca-bundle").rmdir()
+
+    secrets.ensure(CertificateAuthority("ca"))
+    assert secrets.get("ca-bundle")["bundle.crt"] == secrets.get("ca")["ca.crt"]
+
+
+def test_a_directory_that_a_killed_run_left_unfinished_is_no_secret(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished").mkdir()
+    secrets = FileSecrets(tmp_path)
+    secrets.ensure(CertificateAuthority("ca"))
+    assert secrets.all().keys() == {"ca", "ca-bundle"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("spec.hibernation", {"enabled": True}, "spec.hibernation: gardener shoot init does not offer this field"),
+        ("spec.kubernetes.kubeAPIServer", {}, "kubeAPIServer: gardener shoot init does not offer"),
+        ("spec.provider.workers.0.controlPlane.backup", {"provider": "local"}, "backup: gardener shoot init does not"),
+        ("spec.provider.workers.0.controlPlane.exposure", {"dns": {}}, "exposure.dns: gardener shoot init does not"),
+        ("spec.provider.workers.0.controlPlane.exposure", {"extension": {"type": "x"}}, "Input should be 'local'"),
+        ("spec.provider.workers.0.maximum", 3, "maximum: Input should be 1"),
+        ("spec.provider.workers", [{"name": "cp"}], "controlPlane: Field required"),
+        ("spec.networking", {"type": "calico"}, "networking.type: Input should be 'flannel'"),
+        ("spec.networking", {"pods": "10.0.0.0/8", "services": "10.1.0.0/16"}, "must not overlap"),
+        ("spec.networking", {"pods": "fd00::/48"}, "networking.pods"),
+        ("spec.dns.domain", "../evil", "dns.domain"),
+        ("metadata.name", "../../etc", "metadata.name"),
+        ("metadata.namespace", "default", "metadata.namespace"),
+        ("spec.kubernetes.version", "1.37.1/../..", "kubernetes.version"),
+    ],
+)
+def test_a_field_works_or_is_refused(path: str, value: object, told: str) -> None:
+    with pytest.raises(InvalidManifest) as refused:
+        SelfHostedManifest.read(changed(MANIFEST, path, value))
+    assert told in str(refused.value)

@@ -1,0 +1,81 @@
+"""``gardener shoot init``: make this machine the control plane of a self-hosted Shoot."""
+
+import asyncio
+import os
+import shutil
+import socket
+import uuid
+from pathlib import Path
+
+import click
+import yaml
+from temporalio.client import WorkflowFailureError
+
+from activities.self_hosted.init import CREDENTIALS, KUBECONFIG, PROFILE
+from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
+from workers.node_agent.init import write_private
+from workers.self_hosted.process import TEMPORAL, AlreadyRuns, run
+
+STATE = Path("/var/lib/gardener-self-hosted")
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--config", type=_FILE, required=True, help="Manifest of the Shoot, with controlPlane in its only pool.")
+@click.option("--credentials", type=_FILE, help="Kubeconfig for the cloud in which the exposure is made.")
+@click.option("--cloud-profile", type=_FILE, help="Manifest of the CloudProfile of this cloud.")
+def init(config: Path, credentials: Path | None, cloud_profile: Path | None) -> None:
+    """Make this machine the control plane of a self-hosted Shoot.
+
+    Run it as root on the machine. If it is interrupted, run it again: it continues where it was.
+    """
+    if os.geteuid() != 0:
+        raise click.ClickException("gardener shoot init writes files of the whole machine: run it as root")
+    if shutil.which(TEMPORAL) is None:
+        raise click.ClickException(f"{TEMPORAL} does not exist on this machine: use a machine image that has it")
+    try:
+        shoot = SelfHostedManifest.read(yaml.safe_load(config.read_text()))
+    except (InvalidManifest, yaml.YAMLError) as error:
+        raise click.ClickException(f"{config}: {error}") from None
+    STATE.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _keep(shoot)
+    if shoot.pool.control_plane.exposure:
+        if credentials is None or cloud_profile is None:
+            raise click.UsageError("an exposure needs --credentials and --cloud-profile")
+        write_private(STATE / CREDENTIALS, credentials.read_bytes())
+        write_private(STATE / PROFILE, cloud_profile.read_bytes())
+    task = InitTask(directory=STATE, shoot=shoot, uid=_uid(), machine=Machine(node=_node(), address=_address()))
+    try:
+        asyncio.run(run(task))
+    except (AlreadyRuns, WorkflowFailureError) as error:
+        cause = error.cause if isinstance(error, WorkflowFailureError) else None
+        raise click.ClickException(str(getattr(cause, "cause", None) or cause or error)) from None
+    click.echo(f"the control plane runs; the administrator's kubeconfig is {STATE / KUBECONFIG}")
+
+
+def _keep(shoot: SelfHostedManifest) -> None:
+    """Remember the manifest. Raises ClickException if this machine has another one: a running cluster keeps its own."""
+    file, text = STATE / "shoot.json", shoot.model_dump_json()
+    if not file.exists():
+        write_private(file, text.encode())
+    elif file.read_text() != text:
+        raise click.ClickException(f"this machine has the control plane of another manifest, see {file}: use that one")
+
+
+def _uid() -> str:
+    """Uid of the Shoot, which the first run on this machine makes."""
+    file = STATE / "uid"
+    if not file.exists():
+        write_private(file, str(uuid.uuid4()).encode())
+    return file.read_text()
+
+
+def _node() -> str:
+    return socket.gethostname()
+
+
+def _address() -> str:
+    """Address by which this machine reaches others; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened.connect(("192.0.2.1", 9))
+        return str(opened.getsockname()[0])

@@ -1,0 +1,1 @@
+"""Flows of self-hosted Shoots, which run on their own machines."""
