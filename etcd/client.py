@@ -42,6 +42,18 @@ class MemberStatus:
     database_bytes: int
 
 
+@dataclass(frozen=True)
+class Member:
+    """A member as its cluster lists it."""
+
+    id: str
+    """Decimal, as the JSON gateway takes it."""
+    name: str
+    """Empty until the member has started for the first time."""
+    is_learner: bool
+    client_urls: tuple[str, ...]
+
+
 class EtcdClient:
     """Client of one member, with mutual TLS."""
 
@@ -97,6 +109,22 @@ class EtcdClient:
 
     async def _members(self) -> list[dict[str, Any]]:
         return list((await self._ask("cluster/member/list", {}))["members"])
+
+    async def members(self) -> list[Member]:
+        """Members of the cluster; a linearizable read, so a quorum agrees on them."""
+        answer = await self._ask("cluster/member/list", {"linearizable": True})
+        return [
+            Member(each["ID"], each.get("name", ""), bool(each.get("isLearner")), tuple(each.get("clientURLs") or ()))
+            for each in answer["members"]
+        ]
+
+    async def remove_member(self, member: Member) -> None:
+        """Remove a member from the cluster, for good. Its etcd ends."""
+        await self._ask("cluster/member/remove", {"ID": member.id})
+
+    async def transfer_leadership(self, to: Member) -> None:
+        """Make another member the leader; this member must be the leader."""
+        await self._ask("maintenance/transfer-leadership", {"targetID": to.id})
 
     async def revision(self) -> int:
         """The newest revision of the cluster; a linearizable read."""

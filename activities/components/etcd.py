@@ -21,6 +21,9 @@ CA = "ca-etcd"
 PEER_CA = "ca-etcd-peer"
 BACKUP_SECRET = "etcd-backup"
 BACKUP_PORT = 8080
+CLIENTS_HOST = "clients"
+"""Host by which members of another seed reach the clients' port of any member, in the domain of the peers. The server
+certificate is valid for it."""
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 DELTA_SNAPSHOT_PERIOD = timedelta(minutes=5)
@@ -67,12 +70,40 @@ class EtcdValues:
     """Affinity of the pods."""
     autoscaling: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.etcd.<role>.autoscaling``: its ``minAllowed`` raises the requests."""
+    member_prefix: str = ""
+    """What the names of members have before the names of their pods."""
+    existing: Mapping[str, Any] = field(default_factory=dict)
+    """Cluster in another seed that the members join: see ``existing_cluster``."""
     image_digest: str = ""
     """Digest of the content of our image, if the image has the same tag in all versions."""
 
 
 def name_of(role: str) -> str:
     return f"etcd-{role}"
+
+
+def prefix_of(seed: str) -> str:
+    """Prefix of the members that join the cluster of another seed: members of two seeds need different names."""
+    return f"s{hashlib.sha256(seed.encode()).hexdigest()[:7]}-"
+
+
+def member_names(role: str, prefix: str, replicas: int) -> list[str]:
+    return [f"{prefix}{name_of(role)}-{number}" for number in range(replicas)]
+
+
+def peer_service(role: str, prefix: str = "") -> str:
+    """Name of the headless Service by which members find each other."""
+    return f"{prefix}{name_of(role)}-peer"
+
+
+def existing_cluster(role: str, namespace: str, prefix: str, replicas: int) -> Manifest:
+    """``bootstrapWithExistingCluster`` for the members of another seed, whose names have this prefix."""
+    domain = f"{peer_service(role, prefix)}.{namespace}.svc"
+    pods = [f"{name_of(role)}-{number}" for number in range(replicas)]
+    return {
+        "members": [{"name": f"{prefix}{pod}", "peerURLs": [f"https://{pod}.{domain}:{PEER_PORT}"]} for pod in pods],
+        "clientEndpoints": [f"https://{CLIENTS_HOST}.{domain}:{CLIENT_PORT}"],
+    }
 
 
 def etcd(values: EtcdValues) -> Manifest:
@@ -104,6 +135,7 @@ def etcd(values: EtcdValues) -> Manifest:
             "storageCapacity": _STORAGE[values.role],
             "storageClass": "default",
             "volumeClaimTemplate": f"{values.role}-etcd",
+            **({"memberNamePrefix": values.member_prefix} if values.member_prefix else {}),
             "sharedConfig": {"autoCompactionMode": "periodic", "autoCompactionRetention": "30m"},
             "etcd": _etcd_section(values),
             "backup": _backup_section(values),
@@ -131,6 +163,8 @@ def _etcd_section(values: EtcdValues) -> dict[str, Any]:
         "resources": {"requests": base.at_least(_REQUESTS[values.role], values.autoscaling)},
         "clientUrlTls": _tls(values.ca_bundle, values.server_certificate, values.client_certificate),
     }
+    if values.existing:
+        section["bootstrapWithExistingCluster"] = dict(values.existing)
     if values.peer_certificate:
         section["peerUrlTls"] = _tls(values.peer_ca_bundle, values.peer_certificate)
     return section
@@ -181,9 +215,9 @@ def _begin_in_utc(begin: str) -> datetime:
     return datetime.strptime(f"20000102{begin}", "%Y%m%d%H%M%S%z").astimezone(UTC)
 
 
-def server_certificate(role: str, namespace: str) -> Certificate:
+def server_certificate(role: str, namespace: str, prefix: str = "") -> Certificate:
     """Certificate that a member presents to clients, and to itself: the JSON gateway is a client of its own member."""
-    client, peer = f"{name_of(role)}-client", f"{name_of(role)}-peer"
+    client, peer = f"{name_of(role)}-client", peer_service(role, prefix)
     return Certificate(
         name=f"etcd-server-{role}",
         common_name="etcd-server",
@@ -198,9 +232,9 @@ def server_certificate(role: str, namespace: str) -> Certificate:
     )
 
 
-def peer_certificate(role: str, namespace: str) -> Certificate:
+def peer_certificate(role: str, namespace: str, prefix: str = "") -> Certificate:
     """Certificate that members present to each other."""
-    peer = f"{name_of(role)}-peer"
+    peer = peer_service(role, prefix)
     return Certificate(
         name=f"etcd-peer-server-{role}",
         common_name="etcd-server",

@@ -169,9 +169,11 @@ class EtcdActivities:
         tolerance = failure_tolerance(view)
         place = await self._clusters.seed.find(NAMESPACE, task.technical_id)
         replicas = await self._replicas(task, view, role, _MEMBERS if tolerance else 1, first)
-        certificates = [component.server_certificate(role, task.technical_id), component.client_certificate()]
+        prefix, existing = await self._joined(task, role)
+        namespace = task.technical_id
+        certificates = [component.server_certificate(role, namespace, prefix), component.client_certificate()]
         if replicas > 1:
-            certificates.append(component.peer_certificate(role, task.technical_id))
+            certificates.append(component.peer_certificate(role, namespace, prefix))
         server, client, *peer = await asyncio.gather(*map(secrets.generate, certificates))
         window = (view.shoot["spec"].get("maintenance") or {}).get("timeWindow") or {}
         values = EtcdValues(
@@ -187,6 +189,8 @@ class EtcdActivities:
             peer_ca_bundle=secrets.get(component.PEER_CA, Which.BUNDLE).name if peer else "",
             peer_certificate=peer[0].name if peer else "",
             failure_tolerance=tolerance,
+            member_prefix=prefix,
+            existing=existing,
             affinity=zones.affinity(zones.pinned_zones(place)),
             autoscaling=((view.shoot["spec"]["kubernetes"].get("etcd") or {}).get(role) or {}).get("autoscaling") or {},
             image_digest=self._image_digest,
@@ -200,6 +204,12 @@ class EtcdActivities:
                 f"maintenance window of Shoot {task.shoot} begins at {window.get('begin')!r}, "
                 "must be like 220000+0100: correct spec.maintenance.timeWindow.begin",
             ) from None
+
+    async def _joined(self, task: ShootTask, role: str) -> tuple[str, Mapping[str, Any]]:
+        """Prefix of the members' names, and the cluster of another seed that they join; both stay as they are."""
+        live = await self._clusters.seed.find(ETCD, component.name_of(role), task.technical_id)
+        spec = (live or {}).get("spec") or {}
+        return spec.get("memberNamePrefix", ""), spec.get("etcd", {}).get("bootstrapWithExistingCluster") or {}
 
     async def _replicas(self, task: ShootTask, view: ClusterView, role: str, awake: int, first: int | None) -> int:
         """Number of members; while the Shoot is to be hibernated, the present number.

@@ -317,7 +317,7 @@ class EtcdController:
 
     def _members(self, etcd: Object) -> dict[str, Object | None]:
         namespace = etcd["metadata"]["namespace"]
-        return {name: self._pods.get(name, namespace) for name in manifests.member_names(etcd)}
+        return {name: self._pods.get(name, namespace) for name in manifests.pod_names(etcd)}
 
     def _member_statuses(self, etcd: Object, pods: Mapping[str, Object | None]) -> list[dict[str, Any]]:
         before = {member["name"]: member for member in (etcd.get("status") or {}).get("members") or ()}

@@ -37,6 +37,8 @@ REVISION = "druid.gardener.cloud/revision"
 """Label of a member's pod: checksum of the pod's template."""
 
 _CONFIG = "/var/etcd/config"
+_EXISTING = "existing.json"
+"""File that names the cluster to join. Members read it when they need it: they stay when it comes or goes."""
 _RUN = "/var/etcd/run"
 TAKEOVER_TOLERANCE = timedelta(minutes=2)
 """How long an etcd serves while it cannot read in its bucket whether another seed has taken over. Source: GEP-17, which
@@ -66,7 +68,8 @@ def objects(
     """
     pods = etcd["spec"]["replicas"] if pods is None else pods
     config = _config_map(etcd, takeover_tolerance)
-    stateful_set = _stateful_set(etcd, base.checksum(config["data"]), pods)
+    read_at_start = {name: text for name, text in config["data"].items() if name != _EXISTING}
+    stateful_set = _stateful_set(etcd, base.checksum(read_at_start), pods)
     template = stateful_set["spec"]["template"]
     revision = {REVISION: base.checksum(template)[:16]}
     template["metadata"]["labels"] |= revision
@@ -93,7 +96,13 @@ def client_service_name(etcd: Etcd) -> str:
 
 
 def peer_service_name(etcd: Etcd) -> str:
-    return f"{etcd['metadata']['name']}-peer"
+    """Name of the headless Service of the members; it differs between seeds if the names of members do."""
+    return f"{member_prefix(etcd)}{etcd['metadata']['name']}-peer"
+
+
+def member_prefix(etcd: Etcd) -> str:
+    """What the name of a member has before the name of its pod: members of two seeds may be in one cluster."""
+    return str(etcd["spec"].get("memberNamePrefix") or "")
 
 
 def config_map_name(etcd: Etcd) -> str:
@@ -132,15 +141,15 @@ def tls_checksum(etcd: Etcd) -> str:
 
 def is_alone(etcd: Etcd) -> bool:
     """Whether there is a single member. It must not go away, so it takes over new TLS files without a new pod."""
-    return len(member_names(etcd)) == 1
+    return len(pod_names(etcd)) == 1
 
 
 def has_backup(etcd: Etcd) -> bool:
     return bool(etcd["spec"].get("backup", {}).get("store"))
 
 
-def member_names(etcd: Etcd) -> list[str]:
-    """Names of the members, which are those of the StatefulSet's pods. With 0 replicas one member keeps its name."""
+def pod_names(etcd: Etcd) -> list[str]:
+    """Names of the members' pods. With 0 replicas one member keeps its name."""
     return [f"{etcd['metadata']['name']}-{number}" for number in range(max(etcd["spec"]["replicas"], 1))]
 
 
@@ -162,6 +171,8 @@ def _metadata(etcd: Etcd, name: str, **rest: Any) -> Manifest:
 
 def _config_map(etcd: Etcd, takeover_tolerance: timedelta) -> Manifest:
     data = {"wrapper.json": base.to_json(_wrapper_config(etcd, takeover_tolerance))}
+    if existing := etcd["spec"]["etcd"].get("bootstrapWithExistingCluster"):
+        data[_EXISTING] = base.to_json(_existing(existing))
     if has_backup(etcd):
         data["backup-restore.yaml"] = base.to_json(_backup_restore_config(etcd))
     return {
@@ -172,6 +183,11 @@ def _config_map(etcd: Etcd, takeover_tolerance: timedelta) -> Manifest:
     }
 
 
+def _existing(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    members = {each["name"]: each["peerURLs"][0] for each in cluster["members"]}
+    return {"members": members, "clients": cluster["clientEndpoints"]}
+
+
 def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]:
     section = etcd["spec"]["etcd"]
     shared = etcd["spec"].get("sharedConfig") or {}
@@ -180,7 +196,8 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
     peer_tls = section.get("peerUrlTls")
     peer_scheme = "https" if peer_tls else "http"
     client_scheme = "https" if section.get("clientUrlTls") else "http"
-    hosts = {member: f"{member}.{peer_service_name(etcd)}.{namespace}.svc" for member in member_names(etcd)}
+    hosts = {member: f"{member}.{peer_service_name(etcd)}.{namespace}.svc" for member in pod_names(etcd)}
+    prefix = member_prefix(etcd)
     config: dict[str, Any] = {
         "listen-client-urls": f"{client_scheme}://0.0.0.0:{client}",
         # A single member has no peers. Its port has no TLS, so nothing outside the pod may connect to it.
@@ -215,7 +232,7 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
         "dataDir": f"{_DATA}/new.etcd",
         "runDirectory": _RUN,
         "tlsDirectory": _TLS,
-        "members": {member: f"{peer_scheme}://{host}:{peer}" for member, host in hosts.items()},
+        "members": {f"{prefix}{pod}": f"{peer_scheme}://{host}:{peer}" for pod, host in hosts.items()},
         "advertiseClientUrls": f"{client_scheme}://$NAME.{peer_service_name(etcd)}.{namespace}.svc:{client}",
         "store": _store(etcd),
         "takeoverTolerance": takeover_tolerance.total_seconds() if has_backup(etcd) else None,
@@ -223,14 +240,17 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
     }
     if not is_alone(etcd):
         wrapped["membership"] = {
-            "clients": {member: f"{client_scheme}://{host}:{client}" for member, host in hosts.items()},
-            "wrappers": {member: f"http://{host}:{wrapper_port(etcd)}" for member, host in hosts.items()},
+            "clients": {f"{prefix}{pod}": f"{client_scheme}://{host}:{client}" for pod, host in hosts.items()},
+            "wrappers": {f"{prefix}{pod}": f"http://{host}:{wrapper_port(etcd)}" for pod, host in hosts.items()},
             "tls": {
                 "ca": config["client-transport-security"]["trusted-ca-file"],
                 "certificate": f"{_TLS}/client-client/tls.crt",
                 "key": f"{_TLS}/client-client/tls.key",
             },
         }
+        if prefix:
+            wrapped |= {"memberNamePrefix": prefix}
+            wrapped["membership"] |= {"existing": f"{_CONFIG}/{_EXISTING}"}
     return wrapped
 
 
@@ -518,7 +538,7 @@ def _claims(etcd: Etcd) -> list[Manifest]:
             "metadata": base.metadata(f"{name}-{member}", etcd["metadata"]["namespace"], labels=_selector(etcd)),
             "spec": _claim(etcd, name)["spec"],
         }
-        for member in member_names(etcd)
+        for member in pod_names(etcd)
         if etcd["spec"]["replicas"]
     ]
 

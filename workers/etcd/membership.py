@@ -4,6 +4,9 @@ The first member starts a new cluster, but only if no member holds data. All oth
 learners: a learner has no vote before it holds all data. A member that has lost its data joins in the same way. First
 it removes its old entry from the cluster, because the vote of that entry relied on the lost data.
 
+While a control plane moves from one seed to another, members of both are in one cluster. The file of the existing
+cluster names the members of the other seed: as long as it does, no member here starts a new cluster.
+
 A member that is killed while it joins begins again, and replaces its entry, to which no data directory belongs.
 Standard library only, like the wrapper that imports this module.
 
@@ -76,7 +79,8 @@ class Membership:
             try:
                 if (joined := self._join()) is not None:
                     return joined
-                if self._name == min(self._config["members"]) and set(self._data()) <= nothing:
+                first = self._name == min(self._config["members"])
+                if first and not self._existing() and set(self._data()) <= nothing:
                     return None
                 waiting = "no other member serves with a quorum"
             except Refused as error:
@@ -91,6 +95,7 @@ class Membership:
 
         Raises Refused if this member cannot be added yet.
         """
+        known = {**self._config["members"], **self._existing().get("members", {})}
         for url in self._clients_of_others():
             try:
                 there = self._ask(url, "cluster/member/list", {"linearizable": True})["members"]
@@ -100,7 +105,8 @@ class Membership:
                 entry["name"]
                 for entry in there
                 if entry.get("name", self._name) != self._name
-                and entry["peerURLs"] != [self._config["members"].get(entry["name"])]
+                and entry["name"] in known
+                and entry["peerURLs"] != [known[entry["name"]]]
             ]
             if strangers:
                 raise Refused(f"members {', '.join(strangers)} do not use their final peer URLs yet")
@@ -116,8 +122,9 @@ class Membership:
         return None
 
     def _initial_cluster(self, there: Iterable[Entry]) -> str:
-        names = {url: name for name, url in self._config["members"].items()}
-        return ",".join(sorted(f"{names[url]}={url}" for entry in there for url in entry["peerURLs"]))
+        # A member that has not started has no name yet: it is this one, as no other member is joining.
+        named = (f"{entry.get('name') or self._name}={url}" for entry in there for url in entry["peerURLs"])
+        return ",".join(sorted(named))
 
     def _data(self) -> list[str]:
         """States of the data of all members.
@@ -139,7 +146,16 @@ class Membership:
         return str(self._config["etcd"]["initial-cluster-token"])
 
     def _clients_of_others(self) -> list[str]:
-        return [url for name, url in self._section["clients"].items() if name != self._name]
+        ours = [url for name, url in self._section["clients"].items() if name != self._name]
+        return [*ours, *self._existing().get("clients", ())]
+
+    def _existing(self) -> dict[str, Any]:
+        """Members and client URLs of the cluster in another seed; empty if there is none to join (any more)."""
+        try:
+            found: dict[str, Any] = json.loads(Path(self._section["existing"]).read_text())
+        except (KeyError, FileNotFoundError):
+            return {}
+        return found
 
     @property
     def _own_client(self) -> str:

@@ -14,8 +14,10 @@ the standard library only, and imports nothing before it is needed. Its configur
     runDirectory    directory for etcd's configuration and the result of the initialization
     tlsDirectory    mounted TLS files; a single member takes over changed files while it serves
     members         peer URL of every member, by name; the name of this member is $POD_NAME
+    memberNamePrefix    what the names of members have before the names of their pods; may be left out
     membership      if there are several members: their client URLs and their wrappers' URLs, by name, and TLS files of
-                    a client; null for a single member
+                    a client; null for a single member. ``existing`` is the path of a file that names members of
+                    another seed, whose cluster to join; without this file there are none
     store           provider, bucket, prefix, credentialsDirectory; null without backups
     takeoverTolerance   seconds that etcd serves without an answer from the bucket that no other seed has taken over;
                     null if etcd serves without such an answer
@@ -58,7 +60,7 @@ def main(config_path: str) -> NoReturn:
     # Process 1 has no default action for SIGTERM. Etcd sets its own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = json.loads(Path(config_path).read_text())
-    name = os.environ["POD_NAME"]
+    name = config.get("memberNamePrefix", "") + os.environ["POD_NAME"]
     witness, membership = Witness.of(config), _membership(config, name)
     with contextlib.ExitStack() as readers:
         try:
@@ -363,7 +365,9 @@ def member_config(config: dict[str, Any], name: str, cluster: str | None) -> dic
         "initial-advertise-peer-urls": config["members"][name],
         "initial-cluster": cluster or f"{name}={config['members'][name]}",
         "initial-cluster-state": "existing" if cluster else "new",
-        "advertise-client-urls": config["advertiseClientUrls"].replace("$NAME", name),
+        "advertise-client-urls": config["advertiseClientUrls"].replace(
+            "$NAME", name.removeprefix(config.get("memberNamePrefix", ""))
+        ),
     }
 
 

@@ -23,6 +23,7 @@ from api.meta import (
     SecretReference,
     Timestamp,
     map_list,
+    rules,
 )
 
 
@@ -47,12 +48,35 @@ class MemberPeerURLs(KubeModel):
     urls: list[str]
 
 
+_URL = Annotated[str, Field(max_length=300)]
+
+
+class ExistingMember(KubeModel):
+    name: Annotated[str, Field(max_length=253)]
+    peer_urls: Annotated[list[_URL], Field(alias="peerURLs", min_length=1, max_length=1)]
+
+
+class ExistingCluster(KubeModel):
+    """The cluster of another seed, which the members of this etcd join."""
+
+    members: Annotated[list[ExistingMember], map_list("name"), Field(max_length=9)]
+    client_endpoints: Annotated[list[_URL], Field(min_length=1, max_length=9)]
+    """Client URLs of these members."""
+
+
 class ResourceRequirements(KubeModel):
     requests: dict[str, Quantity] | None = None
     limits: dict[str, Quantity] | None = None
 
 
 class EtcdConfig(KubeModel):
+    model_config = rules(
+        (
+            "!has(self.bootstrapWithExistingCluster) || (has(oldSelf.bootstrapWithExistingCluster)"
+            " && self.bootstrapWithExistingCluster == oldSelf.bootstrapWithExistingCluster)",
+            "bootstrapWithExistingCluster can only be set at the creation, and removed later",
+        )
+    )
     image: str | None = None
     quota: Quantity | None = None
     resources: ResourceRequirements | None = None
@@ -70,7 +94,8 @@ class EtcdConfig(KubeModel):
     auth_secret_ref: SecretReference | None = None
     client_service: ClientService | None = None
     additional_advertise_peer_urls: list[MemberPeerURLs] | None = None
-    bootstrap_with_existing_cluster: Annotated[Raw | None, IMMUTABLE] = None
+    bootstrap_with_existing_cluster: ExistingCluster | None = None
+    """While it is set, members without data join this cluster, and never begin one of their own."""
 
 
 class Store(KubeModel):
@@ -128,6 +153,12 @@ class SchedulingConstraints(KubeModel):
 
 
 class EtcdSpec(KubeModel):
+    model_config = rules(
+        (
+            "!has(self.etcd.bootstrapWithExistingCluster) || has(self.memberNamePrefix)",
+            "members that join an existing cluster need names of their own: set memberNamePrefix",
+        )
+    )
     replicas: int = Field(ge=0)
     selector: LabelSelector
     labels: dict[str, str] | None = None

@@ -1,5 +1,6 @@
 """``EtcdActivities``: what a flow orders, what it waits for, and what a second run does."""
 
+import base64
 import ssl
 from types import SimpleNamespace
 from typing import Any, cast
@@ -210,6 +211,21 @@ async def test_a_backup_is_restored_by_one_member_and_the_others_join_later(worl
     again = restore.model_copy(update={"trigger": "later"})
     await world.activities.deploy_etcds(again)
     assert world.etcd("main")["spec"]["replicas"] == 3, "none is taken away"
+
+
+async def test_members_that_came_from_another_seed_keep_their_names(world):
+    """And an operation neither ends nor repeats that they join the other seed's cluster."""
+    tolerate_failures(world)
+    await world.activities.deploy_etcds(TASK)
+    existing = component.existing_cluster("main", NAMESPACE, "", 3)
+    world.etcd("main")["spec"]["memberNamePrefix"] = "seed2-"
+    world.etcd("main")["spec"]["etcd"] |= {"bootstrapWithExistingCluster": existing, "peerUrlTls": {}}
+    await world.activities.deploy_etcds(TASK.model_copy(update={"trigger": "later"}))
+    spec = world.etcd("main")["spec"]
+    assert (spec["memberNamePrefix"], spec["etcd"]["bootstrapWithExistingCluster"]) == ("seed2-", existing)
+    assert "memberNamePrefix" not in world.etcd("events")["spec"]
+    shown = world.seed.objects["Secret", NAMESPACE, spec["etcd"]["peerUrlTls"]["serverTLSSecretRef"]["name"]]
+    assert b"seed2-etcd-main-peer" in base64.b64decode(base64.b64decode(shown["data"]["tls.crt"]).split(b"-----")[2])
 
 
 async def test_members_trust_a_new_authority_before_any_shows_a_certificate_by_it(world):

@@ -48,7 +48,16 @@ def by_kind(objects, kind):
     return next(item for item in objects if item["kind"] == kind)
 
 
-@pytest.mark.parametrize("changes", [{}, {"role": "events", "backup": None}, {"replicas": 0}, SEVERAL])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"role": "events", "backup": None},
+        {"replicas": 0},
+        SEVERAL,
+        {**SEVERAL, "member_prefix": "a-", "existing": component.existing_cluster(component.MAIN, NAMESPACE, "", 3)},
+    ],
+)
 def test_the_resource_fits_its_own_schema(changes):
     Etcd.model_validate(etcd(**changes))
 
@@ -104,6 +113,43 @@ def test_three_members_know_each_other_by_tls():
     assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
     assert by_kind(made, "PodDisruptionBudget")["spec"]["minAvailable"] == 2
     assert by_kind(made, "StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def joining(**changes):
+    existing = component.existing_cluster(component.MAIN, NAMESPACE, "", 3)
+    return etcd(**SEVERAL, member_prefix="seed2-", existing=existing, **changes)
+
+
+def test_members_that_join_another_seeds_cluster_have_names_and_addresses_of_their_own():
+    there = json.loads(by_kind(manifests.objects(etcd(**SEVERAL), TLS), "ConfigMap")["data"]["wrapper.json"])
+    made = manifests.objects(joining(), TLS)
+    data = by_kind(made, "ConfigMap")["data"]
+    here, existing = json.loads(data["wrapper.json"]), json.loads(data["existing.json"])
+
+    assert existing["members"] == there["members"]
+    assert existing["clients"] == [f"https://clients.etcd-main-peer.{NAMESPACE}.svc:2379"]
+    assert here["memberNamePrefix"] == "seed2-"
+    assert here["members"]["seed2-etcd-main-2"] == f"https://etcd-main-2.seed2-etcd-main-peer.{NAMESPACE}.svc:2380"
+    assert not here["members"].keys() & there["members"].keys()
+    assert here["etcd"]["initial-cluster-token"] == there["etcd"]["initial-cluster-token"]
+    assert by_kind(made, "StatefulSet")["spec"]["serviceName"] == "seed2-etcd-main-peer"
+    assert {each["metadata"]["name"] for each in made if each["kind"] == "Service"} == {
+        "seed2-etcd-main-peer",
+        "etcd-main-client",
+    }
+
+
+def test_certificates_are_valid_for_the_names_by_which_the_other_seed_connects():
+    for prefix in ("", "seed2-"):
+        domain = f"*.{prefix}etcd-main-peer.{NAMESPACE}.svc"
+        assert domain in component.peer_certificate(component.MAIN, NAMESPACE, prefix).dns_names
+        assert domain in component.server_certificate(component.MAIN, NAMESPACE, prefix).dns_names
+
+
+def test_members_stay_when_there_is_no_other_cluster_to_join_any_more():
+    before, after = (manifests.objects(made, TLS) for made in (joining(), etcd(**SEVERAL, member_prefix="seed2-")))
+    assert "existing.json" not in by_kind(after, "ConfigMap")["data"]
+    assert by_kind(before, "StatefulSet") == by_kind(after, "StatefulSet")
 
 
 def test_the_sidecars_configuration_is_one_it_accepts():

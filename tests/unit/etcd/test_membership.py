@@ -82,8 +82,8 @@ def port() -> int:
 class Member:
     """Files and configurations of a pod, without the pod."""
 
-    def __init__(self, name: str, directory: Path, pki: Path) -> None:
-        self.name = name
+    def __init__(self, pod: str, directory: Path, pki: Path, prefix: str = "") -> None:
+        name = self.name = prefix + pod
         self.directory = directory / name
         self.data = self.directory / "data" / "new.etcd"
         self.data.parent.mkdir(parents=True)
@@ -97,7 +97,7 @@ class Member:
         self.earlier = False
         """Whether its wrapper is of the version before."""
         self._environment = {
-            "POD_NAME": name,
+            "POD_NAME": pod,
             "ETCD_BINARY": str(BINARIES.expanduser() / "etcd"),
             "ETCDUTL_BINARY": str(BINARIES.expanduser() / "etcdutl"),
             "PATH": os.environ["PATH"],
@@ -133,10 +133,12 @@ class Member:
 
 
 class Several:
-    """An etcd of three members."""
+    """An etcd of three members; with ``prefix`` it is the etcd of a seed that a control plane moves to."""
 
-    def __init__(self, directory: Path, pki: Path, store: dict | None = None) -> None:
-        self.members = [Member(name, directory, pki) for name in NAMES]
+    def __init__(self, directory: Path, pki: Path, store: dict | None = None, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.existing = directory / f"{prefix}existing.json"
+        self.members = [Member(name, directory, pki, prefix) for name in NAMES]
         self.store = store
         self.tolerance: float | None = None
         self.tls = client_tls(
@@ -182,7 +184,9 @@ class Several:
         return {
             **config,
             "members": {each.name: each.url("peer") for each in self.members},
+            "memberNamePrefix": self.prefix,
             "membership": {
+                "existing": str(self.existing),
                 "clients": {each.name: each.url("client") for each in self.members},
                 "wrappers": {each.name: each.url("wrapper") for each in self.members},
                 "tls": {
