@@ -43,7 +43,7 @@ async def let_others_lead(clients: Iterable[EtcdClient], names: Collection[str])
 async def remove_all_but(clients: dict[str, EtcdClient]) -> list[str]:
     """Remove the members that are not in ``clients`` (by name), one after the other. Returns their names.
 
-    The others must be all there, answer and have a vote before each removal. Then a quorum of what is left serves.
+    Before each removal, all members in ``clients`` must answer and have a vote. So the members that stay have a quorum.
 
     Raises:
         Unsafe: one of them is missing, does not answer, or has no vote.

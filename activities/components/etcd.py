@@ -71,7 +71,7 @@ class EtcdValues:
     autoscaling: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.etcd.<role>.autoscaling``: its ``minAllowed`` raises the requests."""
     member_prefix: str = ""
-    """What the names of members have before the names of their pods."""
+    """Part of the members' names before the names of their pods."""
     existing: Mapping[str, Any] = field(default_factory=dict)
     """Cluster in another seed that the members join: see ``existing_cluster``."""
     image_digest: str = ""

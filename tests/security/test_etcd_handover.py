@@ -1,4 +1,4 @@
-"""A cluster with members in two seeds is reachable from outside of both: nobody joins it by knowing its address."""
+"""A cluster with members in two seeds is reachable from outside of both; an address is not enough to join it."""
 
 import json
 import ssl
@@ -40,7 +40,7 @@ async def source(tmp_path: Path, pki: Path) -> AsyncIterator[Several]:  # noqa: 
         member.kill()
 
 
-@pytest.mark.attack(actor="T6", asset="A3")
+@pytest.mark.attack(actor="T6", asset="A2", finding=20)
 async def test_a_stranger_neither_joins_nor_removes_members(tmp_path: Path, pki: Path, source: Several) -> None:  # noqa: F811
     """It has the addresses and the right CA certificates, and its own certificate is of another authority."""
     files = forged(tmp_path / "forged")
@@ -67,7 +67,7 @@ async def test_a_stranger_neither_joins_nor_removes_members(tmp_path: Path, pki:
     assert sorted(await source.listed(0)) == NAMES
 
 
-@pytest.mark.attack(actor="T6", asset="A3")
+@pytest.mark.attack(actor="T6", asset="A2", finding=20)
 @pytest.mark.parametrize("shown", ["none", "another-authority", "client"])
 async def test_only_a_certificate_of_the_peers_authority_speaks_to_a_peer(
     tmp_path: Path,

@@ -101,7 +101,7 @@ def peer_service_name(etcd: Etcd) -> str:
 
 
 def member_prefix(etcd: Etcd) -> str:
-    """What the name of a member has before the name of its pod: members of two seeds may be in one cluster."""
+    """Part of a member's name before the name of its pod: members of two seeds may be in one cluster."""
     return str(etcd["spec"].get("memberNamePrefix") or "")
 
 

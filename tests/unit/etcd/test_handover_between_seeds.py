@@ -30,7 +30,7 @@ class Seeds:
         self.source.written = self.destination.written = self.written
 
     def join(self) -> None:
-        """What the etcd controller of the destination tells its members."""
+        """Write the file by which the etcd controller of the destination tells its members of the source."""
         members = {each.name: each.url("peer") for each in self.source.members}
         clients = [each.url("client") for each in self.source.members]
         self.destination.existing.write_text(json.dumps({"members": members, "clients": clients}))
