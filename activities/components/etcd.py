@@ -82,15 +82,6 @@ def name_of(role: str) -> str:
     return f"etcd-{role}"
 
 
-def prefix_of(seed: str) -> str:
-    """Prefix of the members that join the cluster of another seed: members of two seeds need different names."""
-    return f"s{hashlib.sha256(seed.encode()).hexdigest()[:7]}-"
-
-
-def member_names(role: str, prefix: str, replicas: int) -> list[str]:
-    return [f"{prefix}{name_of(role)}-{number}" for number in range(replicas)]
-
-
 def peer_service(role: str, prefix: str = "") -> str:
     """Name of the headless Service by which members find each other."""
     return f"{prefix}{name_of(role)}-peer"

@@ -13,6 +13,7 @@ from etcd.client import EtcdClient, EtcdError
 from etcd.handover import Unsafe, let_others_lead, remove_all_but
 from tests.unit.etcd.test_membership import NAMES, Several, pki  # noqa: F401
 from tests.unit.kube.waiting import until
+from workers.etcd.membership import Membership
 
 pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), pytest.mark.timeout(240, func_only=True)]
 
@@ -147,6 +148,24 @@ async def test_no_member_leaves_before_all_that_stay_serve(seeds: Seeds) -> None
     with pytest.raises(Unsafe, match=f"{PREFIX}etcd-main-1 does not answer"):
         await leave(seeds)
     assert len(await seeds.listed()) == 6
+
+
+async def test_a_handover_that_has_begun_can_be_aborted(seeds: Seeds) -> None:
+    """The members of the destination leave, also one that was killed while it joined. The source serves meanwhile."""
+    seeds.join()
+    async with seeds.written_to(seeds.source, 0):
+        seeds.destination.start(0, 1)
+        await seeds.destination.ready(0, 1)
+        added = seeds.destination.members[2]
+        config = seeds.destination.config(added)
+        await asyncio.to_thread(Membership(config, added.name).join, backed_up=False)
+        for member in seeds.destination.members:
+            member.kill()
+        async with seeds.clients(seeds.source) as stay:
+            assert len(await remove_all_but(stay)) == 3
+    assert sorted(await seeds.source.listed(0)) == NAMES
+    assert seeds.failed == []
+    await seeds.source.all_hold_everything()
 
 
 async def test_no_member_begins_a_cluster_of_its_own_while_the_source_does_not_answer(seeds: Seeds) -> None:
