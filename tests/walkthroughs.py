@@ -73,6 +73,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/backups.md": {"kubectl annotate": "tests/unit/provider_local/test_backup.py"},
     "docs/operations/compose.md": {"": "tests/compose/test_cluster.py"},
     "docs/operations/container.md": {"": "tests/container/test_demo.py"},
+    "docs/operations/dual-stack.md": {"": "tests/landscape/test_dual_stack.py"},
     "docs/operations/high-availability.md": {
         "kubectl -n garden-local patch": "tests/landscape/test_high_availability.py",
     },

@@ -49,7 +49,7 @@ from api.decisions.rotation import RotationFacts, normalized
 from api.decisions.versions import architecture_of, complete, complete_image, is_version
 from api.labels import is_true
 from api.meta import CrossVersionObjectReference, Toleration
-from api.names import same_or_below
+from api.names import is_updated_in_place, same_or_below
 
 DEFAULT_PODS = "100.96.0.0/11"
 DEFAULT_SERVICES = "100.64.0.0/13"
@@ -123,6 +123,11 @@ def _default_operations(shoot: Shoot) -> None:
             shoot.metadata.annotate(annotation, ";".join(wanted))
         else:
             shoot.metadata.annotations = {k: v for k, v in shoot.metadata.annotations.items() if k != annotation}
+
+
+def is_in_place(pool: Worker) -> bool:
+    """Whether a pool's machines are updated, automatically or by hand, and not replaced."""
+    return is_updated_in_place({"updateStrategy": pool.update_strategy})
 
 
 def workerless(shoot: Shoot) -> bool:
@@ -396,7 +401,7 @@ def _default_pool(pool: Worker, shoot: Shoot, around: Surroundings) -> None:
             pool.max_surge = 0 if in_place else 1
         if pool.max_unavailable is None:
             pool.max_unavailable = 1 if in_place else 0
-    if pool.update_strategy != "AutoRollingUpdate":
+    if is_in_place(pool):
         # The machine of a failed update stays, so that its user can mend it: this is the strategy's purpose.
         pool.machine_controller_manager = pool.machine_controller_manager or MachineControllerManagerSettings()
         if pool.machine_controller_manager.disable_health_timeout is None:
@@ -424,7 +429,7 @@ def _default_pool_versions(pool: Worker, shoot: Shoot, around: Surroundings) -> 
             kubelet=version or shoot.spec.kubernetes.version,
             now=around.now,
             machine_type=pool.machine.type,
-            in_place=pool.update_strategy != "AutoRollingUpdate",
+            in_place=is_in_place(pool),
         )
         if found:
             image.name, image.version = found

@@ -10,7 +10,8 @@ from api.core.v1beta1.cloud_profile import MachineImageVersion
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.decisions.in_place_updates import pending_of
 from api.decisions.versions import Version, is_version, minors_between
-from api.names import in_place_hash_of, is_updated_in_place
+from api.defaulting.shoot import is_in_place
+from api.names import in_place_hash_of
 from api.validation.field import Faults, Path
 
 FORCED = f"{constants.OPERATION}={constants.OPERATION_FORCE_IN_PLACE_UPDATE}"
@@ -24,11 +25,6 @@ _FIXED = (
     ("kubeletDataVolumeName", "volume of the kubelet"),
 )
 """Fields that only new machines can get, each with its words in a message."""
-
-
-def is_in_place(pool: Worker) -> bool:
-    """Whether a pool's machines are updated, automatically or by hand, and not replaced."""
-    return is_updated_in_place({"updateStrategy": pool.update_strategy})
 
 
 def check_bounds(pool: Worker, path: Path, faults: Faults) -> None:

@@ -24,7 +24,7 @@ from api.decisions.maintenance_window import LONGEST, SHORTEST, MaintenanceWindo
 from api.decisions.rotation import phase_of, status_of
 from api.decisions.scheduling import ZONES_FOR_ZONE_FAILURES
 from api.decisions.versions import Version, is_version
-from api.defaulting.shoot import workerless
+from api.defaulting.shoot import is_in_place, workerless
 from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
 from api.meta import CrossVersionObjectReference
@@ -191,11 +191,21 @@ def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
         before = getattr(old.networking, name, None)
         if before is not None:
             faults.fixed(SPEC / "networking" / name, before, getattr(spec.networking, name, None))
-    before, wanted = (getattr(each.networking, "ip_families", None) or ["IPv4"] for each in (old, spec))
-    if wanted != before:
-        detail = "this version changes no IP families of a Shoot that exists: create another Shoot"
-        faults.forbidden(SPEC / "networking" / "ipFamilies", detail)
+    _check_families_kept(spec, old, faults)
     _check_upgrade(spec.kubernetes.version, old.kubernetes.version, SPEC / "kubernetes" / "version", faults)
+
+
+def _check_families_kept(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
+    """Faults of a change of the IP families: only IPv6 can be added, and nodes must be replaced for it."""
+    before, wanted = (getattr(each.networking, "ip_families", None) or ["IPv4"] for each in (old, spec))
+    if wanted == before:
+        return
+    path = SPEC / "networking" / "ipFamilies"
+    if set(before) - set(wanted):
+        faults.forbidden(path, f"{', '.join(before)} cannot become {', '.join(wanted)}: a Shoot keeps its IP families")
+    elif kept := [pool.name for pool in old.provider.workers or () if is_in_place(pool)]:
+        detail = f"machines of {', '.join(kept)} stay in updates, and a node keeps the networks of pods that it has"
+        faults.forbidden(path, f"{detail}: remove these pools first")
 
 
 def _check_failure_tolerance(spec: ShootSpec, old: Shoot, faults: Faults) -> None:

@@ -2,21 +2,29 @@
 
 import ipaddress
 import json
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from api import images
+from api.decisions import dual_stack
 from tests.connections import CONNECT
+from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import Shoot, eventually
+from tests.landscape.test_load_balancers import Balanced, address_of, asked
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow]
 
 BOTH = ["IPv4", "IPv6"]
 PORT = 8080
+RECONCILIATION = 240
+REPLACEMENT = 900
+"""Seconds for a reconciliation that replaces all machines."""
 
 SERVE = """
 import socket, sys, threading
@@ -153,3 +161,80 @@ def test_a_network_policy_closes_both_families(cluster: Cluster) -> None:
     finally:
         cluster.shoot.kubectl("delete", "networkpolicy", "closed")
     cluster.await_reached("far", set(addresses), *addresses)
+
+
+# A Shoot that has run with IPv4
+
+
+@dataclass
+class Visitor:
+    """A client outside the cluster that asks a Service ten times a second."""
+
+    address: str
+    answered: int = 0
+    failed: int = 0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def asking(self) -> Iterator["Visitor"]:
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            if asked(self.address):
+                self.answered += 1
+            else:
+                self.failed += 1
+
+
+@pytest.fixture
+def single(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Shoot with IPv4 and two nodes."""
+    shoot = Shoot(landscape, "single", tmp_path_factory.mktemp("single"))
+    with shoot.created(shoot.manifest(machines=2)):
+        yield Cluster(shoot)
+
+
+@pytest.mark.timeout(1800)
+def test_a_shoot_changes_to_both_families_while_its_service_answers(single: Cluster) -> None:
+    shoot, balanced = single.shoot, Balanced(single.shoot)
+    web = pods.python("balanced", 2, pods.WEB, linger=pods.LINGER_SECONDS)
+    balanced.apply(pods.namespace(), web, pods.budget("balanced", minAvailable=1))
+    address = address_of(balanced.service("public"))
+    eventually(lambda: asked(address), "the Service answers", 60)
+    before = {node["metadata"]["uid"] for node in single.get("nodes")["items"]}
+
+    with Visitor(address).asking() as visitor:
+        shoot.change({"networking": {"ipFamilies": BOTH}})
+        shoot.wait_until_reconciled(REPLACEMENT)
+        assert _constraints(shoot) == {dual_stack.NODES_READY: "True"}
+        nodes = single.get("nodes")["items"]
+        assert not before & {node["metadata"]["uid"] for node in nodes}, "all machines were replaced"
+        assert all(len(node["spec"]["podCIDRs"]) == 2 for node in nodes)
+        shoot.reconcile(RECONCILIATION)
+        assert _constraints(shoot) == {dual_stack.DNS_READY: "Progressing"}
+        shoot.reconcile(RECONCILIATION)
+        assert _constraints(shoot) == {dual_stack.DNS_READY: "True"}
+        shoot.reconcile(RECONCILIATION)
+        assert not _constraints(shoot)
+
+    assert visitor.failed == 0, f"{visitor.failed} of {visitor.answered + visitor.failed} requests failed"
+    assert families(single.get("-n", "kube-system", "service", "kube-dns")["spec"]["clusterIPs"]) == [4, 6]
+    one, _ = sorted(node["metadata"]["name"] for node in nodes)
+    single.apply(_pod("near", one))
+    shoot.kubectl("wait", "--for=condition=Ready", "pod/near", "--timeout=60s")
+    addresses = single.addresses("near")
+    assert families(addresses) == [4, 6]
+    single.await_reached("near", set(addresses), *addresses)
+
+
+def _constraints(shoot: Shoot) -> dict[str, str]:
+    """Status of the constraints of the change."""
+    found = shoot.get()["status"].get("constraints") or ()
+    return {each["type"]: each["status"] for each in found if each["type"] in dual_stack.CONSTRAINTS}

@@ -183,13 +183,19 @@ def of_families(*families: str) -> Shoot:
     return complete("spec.networking.ipFamilies", list(families))
 
 
-def test_a_new_shoot_may_have_both_families_and_keeps_what_it_has() -> None:
+def test_a_shoot_may_have_both_families_and_loses_none() -> None:
     both, one = of_families("IPv4", "IPv6"), of_families("IPv4")
 
-    assert "ipFamilies" not in str(check_shoot(both, None, "local"))
-    assert "ipFamilies" not in str(check_shoot(both, both, "local"))
-    for new, old in ((both, one), (one, both)):
-        assert "changes no IP families" in str(check_shoot(new, old, "local"))
+    for new, old in ((both, None), (both, both), (both, one)):
+        assert "ipFamilies" not in str(check_shoot(new, old, "local"))
+    assert "IPv4, IPv6 cannot become IPv4: a Shoot keeps its IP families" in str(check_shoot(one, both, "local"))
+
+
+def test_a_pool_whose_machines_stay_gets_no_second_family() -> None:
+    old = Shoot.of(changed(of_families("IPv4").to_wire(), f"{POOL}.updateStrategy", "AutoInPlaceUpdate"))
+    new = Shoot.of(changed(old.to_wire(), "spec.networking.ipFamilies", ["IPv4", "IPv6"]))
+
+    assert "a node keeps the networks of pods that it has" in str(check_shoot(new, old, "local"))
 
 
 def tolerating(old, kind):
