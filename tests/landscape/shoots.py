@@ -110,9 +110,11 @@ class Shoot:
         self.garden("patch", "shoot", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def reconcile(self, seconds: float) -> None:
-        """Have it reconciled, and wait for that."""
+        """Have it reconciled without a change of its spec, and wait for that."""
+        before = self.get()["status"]["lastOperation"]
         self.garden("annotate", "shoot", self.name, "gardener.cloud/operation=reconcile")
-        self.wait_until_reconciled(seconds)
+        eventually(lambda: self.get()["status"]["lastOperation"] != before, "the operation begins", 60)
+        self.wait_for_state("Succeeded", seconds)
 
     def wait_until_reconciled(self, seconds: float) -> None:
         """Wait until an operation has succeeded that knew the newest spec."""
