@@ -1,6 +1,7 @@
 """Steps of a Shoot's change from IPv4 to both IP families, which its constraints record."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,14 +9,19 @@ from temporalio import activity
 
 from activities.clusters import Clusters, patch_cluster
 from activities.components import coredns
+from activities.heartbeat import heartbeating
 from api import resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.decisions import dual_stack
 from api.decisions.conditions import Finding, set_conditions
 from api.times import timestamp
-from kube.client import Object
+from kube.cache import Cache
+from kube.client import KubeClient, Object
 from kube.edit import edit
 from kube.objects import label_selector
+
+DNS_SECONDS = 60.0
+"""How long a reconciliation waits for pods of CoreDNS that it replaces."""
 
 
 class DualStackActivities:
@@ -40,17 +46,18 @@ class DualStackActivities:
     async def check_node_pod_cidrs(self, task: ShootTask) -> TaskResult:
         """Check how far the Shoot's change to both families is, and write it to its constraints.
 
-        Nothing is read from the Shoot's cluster if no change is in progress. A second run finds the constraints of the
-        first one and the same state of the cluster, or a later one.
+        If this reconciliation replaces the pods of CoreDNS, it waits for them, for a minute at most. Nothing is read
+        from the Shoot's cluster if no change is in progress. A second run finds the constraints of the first one and
+        the same state of the cluster, or a later one.
         """
         view = await self._clusters.cluster(task.technical_id)
         if not any(dual_stack.status_of(view.shoot, each) for each in dual_stack.CONSTRAINTS):
             return TaskResult(note="no change of IP families")
         shoot = await self._clusters.shoot(task.technical_id)
-        network, nodes, pods, service = await asyncio.gather(
+        pods = await _dns_pods(shoot, until_replaced=dual_stack.status_of(view.shoot, dual_stack.DNS_READY) != "")
+        network, nodes, service = await asyncio.gather(
             self._clusters.seed.find(resources.NETWORK, task.shoot.name, task.technical_id),
             shoot.list(resources.NODE),
-            shoot.list(resources.POD, coredns.NAMESPACE, labels=label_selector(coredns.SELECT)),
             shoot.find(resources.SERVICE, coredns.SERVICE, coredns.NAMESPACE),
         )
         reported = ((network or {}).get("status") or {}).get("ipFamilies") or ()
@@ -93,3 +100,15 @@ class DualStackActivities:
         patch = {"spec": {"shoot": {"status": {"constraints": list(constraints)}}}}
         await patch_cluster(self._clusters.seed, task.technical_id, patch)
         return TaskResult(note="; ".join(f"{each.type} is {each.status}" for each in written))
+
+
+async def _dns_pods(shoot: KubeClient, *, until_replaced: bool) -> Sequence[Object]:
+    """Pods of CoreDNS; with ``until_replaced``, once all of them have an address of each family, or a minute later."""
+    async with Cache(shoot, resources.POD, coredns.NAMESPACE, labels=label_selector(coredns.SELECT)) as pods:
+
+        def replaced(_: object) -> bool:
+            return not until_replaced or dual_stack.dns_finding(pods.list()).status == "True"
+
+        with contextlib.suppress(TimeoutError):
+            await heartbeating(pods.wait_until(replaced, DNS_SECONDS, coredns.NAMESPACE))
+        return pods.list()

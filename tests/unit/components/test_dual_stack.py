@@ -133,6 +133,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
             return of_shoot
 
         monkeypatch.setattr(clusters, "shoot", client)
+        monkeypatch.setattr("activities.shoot.dual_stack.DNS_SECONDS", 0.1)
         try:
             yield World(garden, seed, shoot, clusters)
         finally:
