@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from api import images
-from tests.landscape.conftest import BIN
+from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import Shoot
-from workers.cli.garden_tests import default
+from workers.cli.garden_tests import changes, default
 from workers.cli.garden_tests.context import RUN_LABEL, USED_BY
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(600, 
 _POLICY = "no-deployments-of-tests"
 
 
-def run(shoot: Shoot, directory: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+def run(shoot: Shoot, directory: Path, *arguments: str, seconds: float = 590) -> tuple[int, dict[str, Any]]:
     """Exit status and results."""
     garden = shoot.landscape.directory / "kubeconfigs/garden.yaml"
     seed = shoot.landscape.directory / f"kubeconfigs/{shoot.seed}.yaml"
@@ -34,7 +34,7 @@ def run(shoot: Shoot, directory: Path, *arguments: str) -> tuple[int, dict[str, 
         ],
         capture_output=True,
         text=True,
-        timeout=590,
+        timeout=seconds,
         check=False,
         env={**os.environ, "GARDENER_LANDSCAPE": shoot.landscape.name},  # its DNS has the Shoot's name
     )
@@ -112,3 +112,18 @@ def test_planted_fault_fails_the_run_and_is_dumped_without_secrets(shoot: Shoot,
         for path in Path(each["dump"]).rglob("*.*") if each["dump"] else ():
             text = path.read_text()
             assert not [value for value in values if value in text], path
+
+
+@pytest.mark.timeout(1800)
+def test_all_tests_of_a_release_pass(
+    landscape: Landscape, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """They change the Shoot, so it is one of their own: it hibernates, gets other credentials, and loses a machine."""
+    shoot = Shoot(landscape, "tested", tmp_path_factory.mktemp("tested"))
+    with shoot.created():
+        status, told = run(shoot, tmp_path, "--labels", "release,serial,disruptive", seconds=1500)
+
+    outcomes = {each["name"]: (each["outcome"], each["text"]) for each in told["tests"]}
+    assert status == 0, outcomes
+    assert {each.name for each in (*default.TESTS, *changes.TESTS)} <= outcomes.keys()
+    assert set(outcomes.values()) == {("passed", "")}
