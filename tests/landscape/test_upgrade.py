@@ -20,13 +20,14 @@ _BUILD_SECONDS = 40 * 60
 
 @pytest.fixture(scope="module")
 def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
-    """A Shoot of the older version with two pools; ``kept`` has a version of its own."""
+    """A Shoot of the older version: pool ``kept`` has a version of its own, ``same`` keeps its machines in updates."""
     landscape.gardener("up", "--also-kubernetes", OLDER_KUBERNETES_VERSION, timeout=_BUILD_SECONDS)
     shoot = Shoot(landscape, "upgrade", tmp_path_factory.mktemp("kubeconfigs"))
     manifest = shoot.manifest(kubernetes={"version": OLDER_KUBERNETES_VERSION})
     (pool,) = manifest["spec"]["provider"]["workers"]
     kept = {**pool, "name": "kept", "kubernetes": {"version": OLDER_KUBERNETES_VERSION}}
-    manifest["spec"]["provider"]["workers"] = [pool, kept]
+    same = {**pool, "name": "same", "updateStrategy": "AutoInPlaceUpdate"}
+    manifest["spec"]["provider"]["workers"] = [pool, kept, same]
     with shoot.created(manifest):
         yield shoot
 
@@ -48,10 +49,11 @@ def test_nodes_follow_the_control_plane(shoot: Shoot) -> None:
     assert {pool: version for version, pool in after.values()} == {
         "pool": f"v{KUBERNETES_VERSION}",
         "kept": f"v{OLDER_KUBERNETES_VERSION}",
+        "same": f"v{KUBERNETES_VERSION}",
     }
-    kept = {name for name, (_, pool) in before.items() if pool == "kept"}
-    assert kept <= after.keys(), "a pool with a version of its own stays as it is"
-    assert not (before.keys() - kept) & after.keys(), "another minor needs new machines"
+    replaced = {name for name, (_, pool) in before.items() if pool == "pool"}
+    assert not replaced & after.keys(), "another minor needs new machines"
+    assert before.keys() - replaced <= after.keys(), "other pools keep their nodes"
     proxies = json.loads(
         shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "app=kubernetes,role=proxy", "-o", "json")
     )["items"]
