@@ -290,6 +290,8 @@ KUBE_RESERVED = {"cpu": "80m", "memory": "1Gi", "pid": "20k"}
 """Default of resources that kubelets reserve for system daemons. Source: spec/api-core.md 10.3."""
 
 # Taints.
+EXCLUDED_FROM_LOAD_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
+"""Label of a Node to which load balancers send no new connections."""
 TAINT_CRITICAL_COMPONENTS_NOT_READY = "node.gardener.cloud/critical-components-not-ready"
 TAINT_SEED_PROTECTED = "seed.gardener.cloud/protected"
 

@@ -233,7 +233,7 @@ class MachineController:
         if since >= allowed:
             _log.warning("machine %s is deleted though its node is not empty after %s", name, allowed)
             return []
-        return await nodes.drain(self._shoot, name, evict=nodes.may_evict(machine, since))
+        return await nodes.drain(self._shoot, name, evict=nodes.may_evict(machine, since), leaves=True)
 
     async def _report_drain(self, machine: Object, staying: list[StayingPod]) -> Requeue:
         """Write into the status which pods the drain waits for; as a fault if that takes long or would never end."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS
 from api.decisions.conditions import find_condition
 from api.labels import matches
 from api.machine.in_place import CONDITION
@@ -24,6 +25,8 @@ _LAST_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """Annotation of a Node: labels, annotations and taints that were last applied from its machine's template, so that they
 can be removed again."""
 _CARED_CONDITIONS = ("type", "status", "reason", "message", "lastTransitionTime")
+_CORDONED: Object = {"spec": {"unschedulable": True}}
+_LEAVES: Object = {"metadata": {"labels": {EXCLUDED_FROM_LOAD_BALANCERS: "true"}}, **_CORDONED}
 DEFAULT_BAD_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
 """A node with one of these conditions counts like one that is not Ready. Source: machine-controller-manager."""
 
@@ -132,14 +135,15 @@ UNREADY_DRAIN = timedelta(minutes=5)
 Gardener."""
 
 
-async def drain(shoot: KubeClient, name: str, *, evict: bool = True) -> list[StayingPod]:
+async def drain(shoot: KubeClient, name: str, *, evict: bool = True, leaves: bool = False) -> list[StayingPod]:
     """Cordon a node and evict the pods on it; returns the pods that are still there.
 
+    A node that ``leaves`` gets no new connections of load balancers any more: their checks would notice its end late.
     A PodDisruptionBudget may refuse an eviction: the next call tries again. Pods of DaemonSets, static pods and pods
     that have ended are not waited for. Without ``evict`` the pods are deleted, whatever their budgets permit.
     """
     try:
-        await shoot.patch(NODE, name, None, {"spec": {"unschedulable": True}})
+        await shoot.patch(NODE, name, None, _LEAVES if leaves else _CORDONED)
     except NotFound:
         return []
     pods = sorted(filter(is_evictable, await pods_on(shoot, name)), key=_named)

@@ -7,6 +7,7 @@ forwards connections to the node ports of the shoot's Service.
 import asyncio
 from typing import Any
 
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS
 from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, LOAD_BALANCER_LABEL
 from api.resources import NODE, SERVICE
 from kube.cache import Cache, Key, key_of
@@ -18,7 +19,6 @@ from kube.events import emit
 
 COMPONENT = "provider-local"
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
-EXCLUSION = "node.kubernetes.io/exclude-from-external-load-balancers"
 SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
 _KUBE_PROXY_HEALTH = 10256
 """Port of kube-proxy's health check, which fails on a node that goes. Source: KEP-3836."""
@@ -33,7 +33,7 @@ def kept(obj: Object) -> Object:
     metadata = obj["metadata"]
     names = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
     small = {name: metadata[name] for name in names if name in metadata}
-    for part, wanted in (("annotations", SOURCE_RANGES), ("labels", EXCLUSION)):
+    for part, wanted in (("annotations", SOURCE_RANGES), ("labels", EXCLUDED_FROM_LOAD_BALANCERS)):
         small[part] = {key: value for key, value in (metadata.get(part) or {}).items() if key == wanted}
     if obj.get("kind") == NODE.kind:
         return {"apiVersion": obj["apiVersion"], "kind": NODE.kind, "metadata": small}
@@ -89,7 +89,11 @@ class ShootServices:
             # Before the load balancer exists: nothing may be left of it when the Service is deleted.
             patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
             service = kept(await patch_as_read(self._shoot, SERVICE, service, patch))
-        excluded = [each["metadata"]["name"] for each in self._nodes.list() if EXCLUSION in each["metadata"]["labels"]]
+        excluded = [
+            each["metadata"]["name"]
+            for each in self._nodes.list()
+            if EXCLUDED_FROM_LOAD_BALANCERS in each["metadata"]["labels"]
+        ]
         try:
             made = await self._cloud.apply(balancer(service, self._namespace, sorted(excluded)), manager=COMPONENT)
         except Invalid as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS
 from api.machine import in_place
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET, NODE, POD
 from kube.cache import Caches
@@ -345,6 +346,7 @@ async def test_a_node_is_released_only_once_it_is_empty(pool: Pool) -> None:
     await pool.shoot.create({**pod, "spec": {"nodeName": "m"}})
     assert await advance(pool) == Requeue(2.0)
     assert pool.node("m")["spec"]["unschedulable"] is True
+    assert EXCLUDED_FROM_LOAD_BALANCERS not in (pool.node("m")["metadata"].get("labels") or {}), "it stays"
     assert in_place.reason_of(pool.node("m")) == ""
     told = pool.seed.objects[MACHINE, NAMESPACE, "m"]["status"]["lastOperation"]
     assert told["type"] == "InPlaceUpdate"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS, FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import LEASE, MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from kube.cache import Caches
 from kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
@@ -348,12 +348,14 @@ def pod(name: str, **metadata: Any) -> dict[str, Any]:
 
 
 async def test_a_deleted_machine_is_drained_before_it_is_stopped(world: World) -> None:
-    """A budget without room holds the machine back; a DaemonSet's pod does not."""
+    """A budget without room holds the machine back; a DaemonSet's pod does not. Load balancers leave the node first."""
     refusals = [ApiError(429, "TooManyRequests", "evicting")]
     original = world.shoot.request
 
     async def evict(method: str, path: str, **options: Any) -> Any:
         await original(method, path, **options)
+        (node,) = world.shoot.of(NODE)
+        assert node["metadata"]["labels"][EXCLUDED_FROM_LOAD_BALANCERS] == "true"
         if refusals:
             raise refusals.pop()
         await world.shoot.delete(POD, path.split("/")[-2], "default")

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS
 from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
 from api.resources import EVENT, NODE, SERVICE
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
 from tests.unit.provider_local.shoot_cluster import NAMESPACE, ShootCluster, cloud_with
-from workers.provider_local.shoot_services import EXCLUSION, FINALIZER, ShootServices
+from workers.provider_local.shoot_services import FINALIZER, ShootServices
 
 PORTS = [
     {"port": 80, "protocol": "TCP", "nodePort": 30080},
@@ -83,9 +84,11 @@ async def test_changed_sources_and_excluded_nodes_reach_the_cloud(shoot: ShootCl
     await shoot.patch(SERVICE, "web", "app", {"spec": {"loadBalancerSourceRanges": ["203.0.113.0/24"]}})
     await until(lambda: cloud.of(SERVICE)[0]["spec"].get("loadBalancerSourceRanges") == ["203.0.113.0/24"])
 
-    await shoot.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m1", "labels": {EXCLUSION: ""}}})
+    await shoot.create(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m1", "labels": {EXCLUDED_FROM_LOAD_BALANCERS: ""}}}
+    )
     await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "m1")
-    await shoot.patch(NODE, "m1", None, {"metadata": {"labels": {EXCLUSION: None}}})
+    await shoot.patch(NODE, "m1", None, {"metadata": {"labels": {EXCLUDED_FROM_LOAD_BALANCERS: None}}})
     await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "")
 
 
