@@ -7,7 +7,7 @@ forwards connections to the node ports of the shoot's Service.
 import asyncio
 from typing import Any
 
-from api.constants import EXCLUDED_FROM_LOAD_BALANCERS
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS, TAINT_CRITICAL_COMPONENTS_NOT_READY
 from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT, LOAD_BALANCER_LABEL
 from api.resources import NODE, SERVICE
 from kube.cache import Cache, Key, key_of
@@ -23,6 +23,8 @@ SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
 _KUBE_PROXY_HEALTH = 10256
 """Port of kube-proxy's health check, which fails on a node that goes. Source: KEP-3836."""
 _PROTOCOLS = frozenset({"TCP", "UDP"})
+_NOT_READY = TAINT_CRITICAL_COMPONENTS_NOT_READY
+"""Taint of a new node: its kube-proxy may answer before its pods reach those of other nodes."""
 _SWEEP = Key(None, "")
 """Key for the deletion of load balancers whose Service is gone."""
 _WORKERS = 5
@@ -36,7 +38,10 @@ def kept(obj: Object) -> Object:
     for part, wanted in (("annotations", SOURCE_RANGES), ("labels", EXCLUDED_FROM_LOAD_BALANCERS)):
         small[part] = {key: value for key, value in (metadata.get(part) or {}).items() if key == wanted}
     if obj.get("kind") == NODE.kind:
-        return {"apiVersion": obj["apiVersion"], "kind": NODE.kind, "metadata": small}
+        taints = [
+            {"key": key} for each in (obj.get("spec") or {}).get("taints") or () if (key := each["key"]) == _NOT_READY
+        ]
+        return {"apiVersion": obj["apiVersion"], "kind": NODE.kind, "metadata": small, "spec": {"taints": taints}}
     return {**{part: obj[part] for part in ("apiVersion", "kind", "spec", "status") if part in obj}, "metadata": small}
 
 
@@ -89,11 +94,7 @@ class ShootServices:
             # Before the load balancer exists: nothing may be left of it when the Service is deleted.
             patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
             service = kept(await patch_as_read(self._shoot, SERVICE, service, patch))
-        excluded = [
-            each["metadata"]["name"]
-            for each in self._nodes.list()
-            if EXCLUDED_FROM_LOAD_BALANCERS in each["metadata"]["labels"]
-        ]
+        excluded = [each["metadata"]["name"] for each in self._nodes.list() if _is_excluded(each)]
         try:
             made = await self._cloud.apply(balancer(service, self._namespace, sorted(excluded)), manager=COMPONENT)
         except Invalid as error:
@@ -140,8 +141,12 @@ def _is_wanted(service: Object) -> bool:
 
 
 def _exclusion_changes(event: WatchEvent) -> bool:
-    old = event.old["metadata"]["labels"] if event.old else {}
-    return bool(event.object["metadata"]["labels"] or old)
+    return _is_excluded(event.object) or (event.old is not None and _is_excluded(event.old))
+
+
+def _is_excluded(node: Object) -> bool:
+    """Whether a node gets no connections: it has the label for that, or has only just joined."""
+    return bool(node["metadata"]["labels"] or node["spec"]["taints"])
 
 
 def refusal(service: Object) -> str:

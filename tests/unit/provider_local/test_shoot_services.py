@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.constants import EXCLUDED_FROM_LOAD_BALANCERS
+from api.constants import EXCLUDED_FROM_LOAD_BALANCERS, TAINT_CRITICAL_COMPONENTS_NOT_READY
 from api.local import EXCLUDED_MACHINES, HEALTH_CHECK_PORT
 from api.resources import EVENT, NODE, SERVICE
 from tests.unit.kube.fake_cluster import FakeCluster
@@ -84,12 +84,13 @@ async def test_changed_sources_and_excluded_nodes_reach_the_cloud(shoot: ShootCl
     await shoot.patch(SERVICE, "web", "app", {"spec": {"loadBalancerSourceRanges": ["203.0.113.0/24"]}})
     await until(lambda: cloud.of(SERVICE)[0]["spec"].get("loadBalancerSourceRanges") == ["203.0.113.0/24"])
 
-    await shoot.create(
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m1", "labels": {EXCLUDED_FROM_LOAD_BALANCERS: ""}}}
-    )
+    new = {"taints": [{"key": TAINT_CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule"}]}
+    await shoot.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m1"}, "spec": new})
     await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "m1")
-    await shoot.patch(NODE, "m1", None, {"metadata": {"labels": {EXCLUDED_FROM_LOAD_BALANCERS: None}}})
+    await shoot.patch(NODE, "m1", None, {"spec": {"taints": None}})
     await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "")
+    await shoot.patch(NODE, "m1", None, {"metadata": {"labels": {EXCLUDED_FROM_LOAD_BALANCERS: ""}}})
+    await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "m1")
 
 
 async def test_the_load_balancer_goes_before_its_service(shoot: ShootCluster, cloud: FakeCluster) -> None:
