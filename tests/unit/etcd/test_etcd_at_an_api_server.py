@@ -45,7 +45,7 @@ def existing(*, pods: int = 3) -> Object:
 
 
 async def test_a_cluster_to_join_can_be_removed_but_neither_changed_nor_added(admin: KubeClient) -> None:
-    """A cluster that is added later would replace data; the one that the members have joined cannot become another."""
+    """An update that adds a cluster to join would replace data, and members cannot go from one cluster to another."""
     await admin.create(wanted("joins", member_prefix="seed2-", existing=existing()))
     other = {"spec": {"etcd": {"bootstrapWithExistingCluster": existing(pods=2)}}}
     for patch in (other, {"spec": {"memberNamePrefix": "seed3-"}}):
