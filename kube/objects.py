@@ -32,6 +32,11 @@ def selector_of(selector: Mapping[str, Any]) -> str:
     return ",".join(parts)
 
 
+def has_taint(node: Mapping[str, Any], key: str) -> bool:
+    """Whether a Node has a taint of this key, whatever its value and effect."""
+    return any(each["key"] == key for each in node["spec"].get("taints") or ())
+
+
 def owner_reference(resource: Resource, name: str, uid: str, *, controller: bool = True) -> Object:
     """An entry of ``ownerReferences``: the object is deleted once all of its owners are gone.
 

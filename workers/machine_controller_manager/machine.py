@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from api.constants import KUBELET_ERROR
+from api.constants import KUBELET_ERROR, TAINT_CRITICAL_COMPONENTS_NOT_READY
 from api.decisions.workload_identity import PURPOSE, TOKEN_REQUESTOR
 from api.machine import in_place
 from api.machine.codes import MachineCode
@@ -18,6 +18,7 @@ from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import ApiError, Conflict, NotFound
+from kube.objects import has_taint
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.bootstrap import delete_token, ensure_token, fill_in
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
@@ -36,6 +37,8 @@ _PATIENCE = timedelta(minutes=5)
 succeed."""
 _JOINING_SECONDS = 15.0
 """Seconds between two looks at what the kubelet of a machine without Node says."""
+_JOINING = ("", "Pending", "CrashLoopBackOff")
+"""Phases of a machine that cannot run pods yet, and never could."""
 _QUOTED = 300
 """Maximum number of characters of the kubelet's error in a Machine's status: a machine writes it."""
 LEASE_PREFIX, LEASE_NAMESPACE = "gardener-node-agent-", "kube-system"
@@ -141,19 +144,19 @@ class MachineController:
         return written
 
     async def _without_node(self, machine: Object) -> Requeue | None:
-        phase = phase_of(machine)
-        if phase in ("", "Pending", "CrashLoopBackOff"):
-            waited = age_of(machine["metadata"]["creationTimestamp"])
-            allowed = self._creation_timeout(machine)
-            error = await self._error_of_kubelet(machine)
-            if waited >= allowed:
-                await self._fail(machine, f"its node did not join within {allowed}{error}")
-                return None
-            if error or phase != "Pending":
-                text = f"Waiting for the node to join{error}"
-                await self._write_phase(machine, "Pending", "Create", "Processing", text)
-            return Requeue(min((allowed - waited).total_seconds() + 1, _JOINING_SECONDS))
+        if phase_of(machine) in _JOINING:
+            return await self._joining(machine, "Waiting for the node to join", "its node did not join")
         return await self._unhealthy(machine, "its node object is gone")
+
+    async def _joining(self, machine: Object, description: str, fault: str) -> Requeue | None:
+        """Report what a new machine waits for. After its creation's timeout, it has failed with this fault."""
+        waited, allowed = age_of(machine["metadata"]["creationTimestamp"]), self._creation_timeout(machine)
+        error = await self._error_of_kubelet(machine)
+        if waited >= allowed:
+            await self._fail(machine, f"{fault} within {allowed}{error}")
+            return None
+        await self._write_phase(machine, "Pending", "Create", "Processing", f"{description}{error}")
+        return Requeue(min((allowed - waited).total_seconds() + 1, _JOINING_SECONDS))
 
     async def _error_of_kubelet(self, machine: Object) -> str:
         """Text with the kubelet's last error, which the node agent has written into its Lease; empty without one."""
@@ -171,8 +174,14 @@ class MachineController:
         listed = machine["spec"].get("nodeConditions")
         bad = listed.split(",") if listed else nodes.DEFAULT_BAD_CONDITIONS
         fault = nodes.fault(node, bad)
+        joins = phase_of(machine) in _JOINING
+        if fault is None and joins and has_taint(node, TAINT_CRITICAL_COMPONENTS_NOT_READY):
+            # A rolling update deletes an old machine for each one that runs: pods and connections could not move yet.
+            return await self._joining(
+                machine, "Waiting for critical components of the node", "critical components of its node were not ready"
+            )
         if fault is None:
-            joined = phase_of(machine) in ("", "Pending", "CrashLoopBackOff", "Available")
+            joined = joins or phase_of(machine) == "Available"
             await self._write_phase(
                 machine,
                 "Running",
@@ -182,7 +191,7 @@ class MachineController:
                 node,
             )
             return None
-        if phase_of(machine) in ("", "Pending", "CrashLoopBackOff"):
+        if joins:
             return await self._without_node(machine)
         return await self._unhealthy(machine, fault, node)
 

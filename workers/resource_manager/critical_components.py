@@ -17,6 +17,7 @@ from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
 from kube.errors import NotFound
 from kube.events import emit
+from kube.objects import has_taint
 
 _log = logging.getLogger(__name__)
 
@@ -218,8 +219,7 @@ def _satisfies(requirement: Mapping[str, Any], value: str | None) -> bool:
 
 
 def _has_taint(node: Mapping[str, Any]) -> bool:
-    taints = (node.get("spec") or {}).get("taints") or ()
-    return any(each["key"] == TAINT_CRITICAL_COMPONENTS_NOT_READY for each in taints)
+    return has_taint(node, TAINT_CRITICAL_COMPONENTS_NOT_READY)
 
 
 def _is_new(event: WatchEvent) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from api.constants import EXCLUDED_FROM_LOAD_BALANCERS, FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.constants import (
+    EXCLUDED_FROM_LOAD_BALANCERS,
+    FINALIZER_MACHINE_CONTROLLER_MANAGER,
+    TAINT_CRITICAL_COMPONENTS_NOT_READY,
+)
 from api.resources import LEASE, MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from kube.cache import Caches
 from kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
@@ -73,8 +77,8 @@ class World:
             }
         )
 
-    async def add_node(self, ready: str = "True") -> None:
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}, "spec": {}}
+    async def add_node(self, ready: str = "True", taints: Sequence[dict[str, str]] = ()) -> None:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}, "spec": {"taints": list(taints)}}
         await self.shoot.create(node)
         await self.set_ready(ready)
 
@@ -194,6 +198,18 @@ async def test_a_machine_runs_once_its_node_is_ready(world: World) -> None:
         await world.seed.until(lambda: world.phase == "Running")
 
     assert world.last_operation["state"] == "Successful"
+
+
+async def test_a_machine_does_not_run_before_the_critical_components_of_its_node(world: World) -> None:
+    """A rolling update takes away an old machine for each one that runs: pods could go nowhere."""
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node("True", taints=[{"key": TAINT_CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule"}])
+        await world.seed.until(lambda: "critical components" in world.last_operation["description"])
+        assert world.phase == "Pending"
+        await world.shoot.patch(NODE, NAME, None, {"spec": {"taints": None}})
+        await world.seed.until(lambda: world.phase == "Running")
 
 
 async def test_a_node_gets_what_its_machine_says_and_keeps_what_others_gave_it(world: World) -> None:
