@@ -12,8 +12,12 @@ NOT_IN_TEST := not charts and not compose and not container and not upgrade and 
 ON_LANDSCAPE := landscape and $(NOT_IN_TEST)
 WITH_BINARIES := binaries and not landscape and $(NOT_IN_TEST)
 OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
+# Each process of a run reads all files that it is given. These have all tests with the marker.
+FILES_WITH = $$(grep -rl 'mark\.$(1)' tests --include='test_*.py')
 BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
+# Each process would compile the assertions of all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos conformance histories benchmark-resource-manager benchmark-compare lint docs site format lock clean python browser
@@ -45,8 +49,8 @@ test: venv packages browser ## Run all tests except slow ones; landscape tests b
 	@# need none of them. tests/conftest.py says which tests run beside each other, in which order.
 	@mkdir -p build; nice -n 19 $(BIN)/gardener landscape prepare > build/prepare.log 2>&1 & \
 	$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; wait; \
-	$(BIN)/pytest -m '$(WITH_BINARIES)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); with_binaries=$$?; \
-	$(BIN)/pytest -m '$(ON_LANDSCAPE)' --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
+	$(BIN)/pytest -m '$(WITH_BINARIES)' $(call FILES_WITH,binaries) --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); with_binaries=$$?; \
+	$(BIN)/pytest -m '$(ON_LANDSCAPE)' tests/landscape $(call FILES_WITH,landscape) --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
 	exit $$((others | with_binaries | on_landscape))
 
 test-slow: venv packages ## Run tests that use one cluster for minutes: move, repair, rolling update, lost nodes, reconciliation without changes.

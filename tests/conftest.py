@@ -9,6 +9,7 @@ up, the last one takes it down. A test that breaks something in it (marker ``cha
 
 import contextlib
 import fcntl
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,9 +64,19 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.landscape)
         if _has(item, "landscape") and not _has(item, "timeout"):
             item.add_marker(pytest.mark.timeout(300, func_only=True))
+        for marker in ("binaries", "landscape"):
+            if _has(item, marker) and item.path not in _files_with(marker):
+                raise pytest.UsageError(f"{item.nodeid}: write mark.{marker} in its file, where make test looks for it")
         if item.path in _BESIDE_OTHERS and (_has(item, "chaos") or _uses_the_shared_shoot(item)):
             raise pytest.UsageError(f"{item.nodeid} cannot run beside others: take its file out of {__file__}")
     items.sort(key=_place)
+
+
+@functools.cache
+def _files_with(marker: str) -> frozenset[Path]:
+    """Files that ``make test`` reads for the tests with a marker."""
+    files = frozenset(each for each in _HERE.rglob("test_*.py") if f"mark.{marker}" in each.read_text())
+    return files | frozenset(_LANDSCAPE.glob("test_*.py")) if marker == "landscape" else files
 
 
 def _in_one_process(file: Path) -> bool:
