@@ -129,6 +129,7 @@ def kubeconfig(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Pa
     started = time.monotonic()
     said, _ = machine.init().communicate(timeout=_INIT_SECONDS)
     assert "the control plane runs" in said
+    assert "Running: wait node" in said
     print(f"the last init took {time.monotonic() - started:.0f} s")
     assert machine.sh(f"cat {STATE}/uid") == uid
     assert machine.sh(f"sha256sum {STATE}/secrets/ca/ca.key") == key

@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio import activity
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.self_hosted.init import SelfHostedActivities
 from tests.unit.kube.waiting import until
 from workers.lib.sandbox import workflow_runner
+from workers.self_hosted.process import tell_progress
 from workflows.self_hosted.init import InitSelfHostedShoot
 
 STEPS = [
@@ -28,14 +30,16 @@ STEPS = [
 NAMES = [each.__name__ for each in STEPS]
 
 
-def worker(client: Client, queue: str, done: list[str], stuck: str = "") -> Worker:
-    """A worker whose steps note their names; one of them never ends."""
+def worker(client: Client, queue: str, done: list[str], stuck: str = "", fails: str = "") -> Worker:
+    """A worker whose steps note their names; one of them never ends, and one fails each time."""
 
     def step(name: str) -> Callable[[], Awaitable[None]]:
         @activity.defn(name=name)
         async def run() -> None:
             if name == stuck:
                 await asyncio.Event().wait()
+            if name == fails:
+                raise ApplicationError("the cloud does not answer")
             done.append(name)
 
         return run
@@ -69,3 +73,17 @@ async def test_the_next_worker_continues_and_repeats_no_step(temporal: Client) -
         await handle.result()
 
     assert done == NAMES
+
+
+async def test_a_step_that_takes_long_or_fails_is_told(temporal: Client) -> None:
+    told: list[tuple[str, str]] = []
+    queue = str(uuid.uuid4())
+    async with worker(temporal, queue, [], fails="start_self_hosted_kubelet"):
+        handle = await temporal.start_workflow(InitSelfHostedShoot.run, True, id=queue, task_queue=queue)
+        telling = asyncio.create_task(tell_progress(handle, lambda step, error: told.append((step, error))))
+        try:
+            await until(lambda: ("start kubelet", "the cloud does not answer") in told, 30)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            await handle.terminate()

@@ -27,8 +27,9 @@ from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint
 from workers.cli import completion
 from workers.cli.connection import garden_client
+from workers.cli.narrator import Narrator
 from workers.cli.seed_flow import show, skip
-from workers.cli.shoot import MoveFailed, Narrator, ask_to_move, phases, seed_of
+from workers.cli.shoot import MoveFailed, ask_to_move, phases, seed_of
 
 _MOVED = "moved"
 

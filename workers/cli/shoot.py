@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, BinaryIO, TypeVar
 
@@ -19,6 +18,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from workers.cli import completion
 from workers.cli.connection import garden_client, namespaced_name
+from workers.cli.narrator import Narrator
 from workers.cli.shoot_init import init
 from workers.cli.ssh import ssh
 
@@ -182,24 +182,6 @@ class MoveFailed(Exception):
 
 class OperationFailed(Exception):
     """An operation has failed; the text says of which Shoot, and why."""
-
-
-class Narrator:
-    """Prints each event with the seconds since the start, as a line of text or as a JSON object."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self.as_json = as_json
-        self._started = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return round(time.monotonic() - self._started, 1)
-
-    def say(self, text: str, *, phase: str, **more: str) -> None:
-        if self.as_json:
-            click.echo(json.dumps({"seconds": self.seconds, **more, "phase": phase, "text": text}))
-        else:
-            click.echo(f"{self.seconds:7.1f} s  {''.join(f'{each} ' for each in more.values())}{phase}: {text}")
 
 
 def seed_of(shoot: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from temporalio.client import WorkflowFailureError
 
 from activities.self_hosted.init import CREDENTIALS, KUBECONFIG, PROFILE
 from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
+from workers.cli.narrator import Narrator
 from workers.node_agent.init import write_private
 from workers.self_hosted.process import TEMPORAL, AlreadyRuns, run
 
@@ -24,7 +25,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--config", type=_FILE, required=True, help="Manifest of the Shoot, with controlPlane in its only pool.")
 @click.option("--credentials", type=_FILE, help="Kubeconfig for the cloud in which the exposure is made.")
 @click.option("--cloud-profile", type=_FILE, help="Manifest of the CloudProfile of this cloud.")
-def init(config: Path, credentials: Path | None, cloud_profile: Path | None) -> None:
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def init(config: Path, credentials: Path | None, cloud_profile: Path | None, output: str) -> None:
     """Make this machine the control plane of a self-hosted Shoot.
 
     Run it as root on the machine. If it is interrupted, run it again: it continues where it was.
@@ -45,12 +47,17 @@ def init(config: Path, credentials: Path | None, cloud_profile: Path | None) -> 
         write_private(STATE / CREDENTIALS, credentials.read_bytes())
         write_private(STATE / PROFILE, cloud_profile.read_bytes())
     task = InitTask(directory=STATE, shoot=shoot, uid=_uid(), machine=Machine(node=_node(), address=_address()))
+    narrator = Narrator(as_json=output == "json")
+
+    def tell(step: str, error: str) -> None:
+        narrator.say(f"{step}: {error}" if error else step, phase="Retrying" if error else "Running")
+
     try:
-        asyncio.run(run(task))
+        asyncio.run(run(task, tell))
     except (AlreadyRuns, WorkflowFailureError) as error:
         cause = error.cause if isinstance(error, WorkflowFailureError) else None
         raise click.ClickException(str(getattr(cause, "cause", None) or cause or error)) from None
-    click.echo(f"the control plane runs; the administrator's kubeconfig is {STATE / KUBECONFIG}")
+    narrator.say(f"the control plane runs; the administrator's kubeconfig is {STATE / KUBECONFIG}", phase="Succeeded")
 
 
 def _keep(shoot: SelfHostedManifest) -> None:

@@ -12,10 +12,11 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.worker import Worker
 
@@ -50,8 +51,10 @@ class AlreadyRuns(Exception):
     """Another process makes this control plane."""
 
 
-async def run(task: InitTask) -> None:
+async def run(task: InitTask, tell: Callable[[str, str], None]) -> None:
     """Start or continue the flow, and wait for its end.
+
+    ``tell`` is called with each step that runs for a while, and with the error of its last attempt, if it had one.
 
     Raises AlreadyRuns; WorkflowFailureError for an error that a retry does not fix.
     """
@@ -95,10 +98,28 @@ async def run(task: InitTask) -> None:
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 )
-                await handle.result()
+                telling = asyncio.create_task(tell_progress(handle, tell))
+                try:
+                    await handle.result()
+                finally:
+                    telling.cancel()
+                    await asyncio.gather(telling, return_exceptions=True)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+
+
+async def tell_progress(handle: WorkflowHandle[Any, None], tell: Callable[[str, str], None]) -> None:
+    """Call ``tell`` as ``run`` says, until cancelled."""
+    told: tuple[str, str] | None = None
+    while True:
+        description = await handle.describe()
+        for step in description.raw_description.pending_activities:
+            name = step.activity_type.name.replace("_self_hosted", "").replace("_", " ")
+            if (now := (name, step.last_failure.message)) != told:
+                tell(*now)
+                told = now
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def serve_exposures(task: InitTask) -> None:

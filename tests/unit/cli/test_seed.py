@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from kube.errors import NotFound
 from tests.unit.api.shoots import PROFILE, SEED, SHOOT
 from tests.unit.kube.api_server import ApiServer, Object, refuse
+from workers.cli.narrator import Narrator
 from workers.cli.seed import Evacuation, Move, seed
-from workers.cli.shoot import Narrator
 
 CORE = "/apis/core.gardener.cloud/v1beta1"
 SHOOTS, SEEDS = f"{CORE}/shoots", f"{CORE}/seeds"
