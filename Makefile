@@ -81,8 +81,9 @@ images: venv packages ## Build the images of docker-compose.yaml, and load them 
 soak: venv ## Run thousands of simulated takeovers and disturbed watches, and send thousands of broken objects to admission.
 	$(BIN)/pytest tests/simulation tests/unit/admission/test_bad_input.py -m soak $(PYTEST_ARGS)
 
-chaos: venv packages ## Kill workers at every point of a Seed's flows, and servers in the middle, and compare effects by audit logs; PARTS: Create, Delete, planted.
-	$(BIN)/python -m tests.chaos build/chaos.json $(PARTS)
+chaos: venv packages ## Kill workers at every point of a Seed's flows, servers in the middle, and a gardenlet in each task of a Shoot; compare effects by audit logs.
+	$(BIN)/python -m tests.chaos build/chaos.json
+	$(BIN)/pytest -m slow -s tests/landscape/test_kill_matrix.py
 
 conformance: venv packages ## Run Kubernetes' conformance specs on a Shoot of two nodes: ARGS="--shard 1/4 --minutes 20 --focus REGEX".
 	$(BIN)/python -m tests.conformance $(ARGS)

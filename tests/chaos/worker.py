@@ -56,7 +56,7 @@ from workflows.seed import BootstrapSeed, DeleteSeed
 
 ROOT = Path(__file__).parents[2]
 GARDEN, SEED = "garden", "seed"
-_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Mortal(KubeClient):
 
     async def _call(self, method: str, res: Resource, *args: Any, **kwargs: Any) -> Any:
         answer = await super()._call(method, res, *args, **kwargs)
-        if method in _WRITES and res != EVENT and activity.in_activity():
+        if method in WRITES and res != EVENT and activity.in_activity():
             name = activity.info().activity_type
             Mortal.reaper.note("wrote", name)
             Mortal.reaper.at(name, Moment.AMID)
