@@ -43,7 +43,7 @@ def main(events: int, landscape: str, output: str) -> None:
 def figures(counts: dict[float, float]) -> list[Figure]:
     """Figures of one run. ``counts``: events up to each bound, in seconds."""
     total = counts[math.inf]
-    bounds = {share: _quantile(counts, total * share / 100) * 1000 for share in (50, 90, 99)}
+    bounds = {share: quantile(counts, total * share / 100) * 1000 for share in (50, 90, 99)}
     return [figure(f"p{share}, at most", "ms", [bound]) for share, bound in bounds.items()]
 
 
@@ -57,7 +57,7 @@ async def _measure(facts: dict[str, Any], events: int) -> dict[float, float]:
     metrics = f"http://{host}:{CONTROLLER_MANAGER_PORT}/metrics"
     try:
         await garden.apply(manifest, manager="benchmark")
-        before = await _buckets(metrics)
+        before = await signal_buckets(metrics)
         for number in range(events):
             annotation = {"metadata": {"annotations": {"benchmark": str(number)}}}
             await garden.patch(resources.SHOOT, name, namespace, annotation)
@@ -77,13 +77,13 @@ async def _measure(facts: dict[str, Any], events: int) -> dict[float, float]:
 async def _settled(metrics: str, before: dict[float, float], events: int) -> dict[float, float]:
     deadline = time.monotonic() + 30
     while True:
-        after = await _buckets(metrics)
+        after = await signal_buckets(metrics)
         if after[math.inf] - before.get(math.inf, 0.0) >= events or time.monotonic() > deadline:
             return after
         await asyncio.sleep(0.2)
 
 
-async def _buckets(url: str) -> dict[float, float]:
+async def signal_buckets(url: str) -> dict[float, float]:
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
     return {
@@ -95,7 +95,7 @@ async def _buckets(url: str) -> dict[float, float]:
     }
 
 
-def _quantile(cumulative: dict[float, float], rank: float) -> float:
+def quantile(cumulative: dict[float, float], rank: float) -> float:
     """Smallest bound, in seconds, up to which there are that many events."""
     bound = min(bound for bound, count in cumulative.items() if count >= rank)
     if math.isinf(bound):

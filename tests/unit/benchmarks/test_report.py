@@ -20,13 +20,14 @@ from benchmarks import (
     operations,
     report,
     resource_manager,
+    scale,
     shoot,
     signal,
     temporal,
 )
 from benchmarks.report import Better, Figure, Report, figure, load, report_of
 
-HELPERS = {"__init__", "api_server", "by_hand", "compare", "cpu", "report"}
+HELPERS = {"__init__", "api_server", "by_hand", "compare", "cpu", "report", "simulated_seeds"}
 BENCHMARKS = sorted(path.stem for path in Path(report.__file__).parent.glob("*.py") if path.stem not in HELPERS)
 
 
@@ -308,6 +309,19 @@ def test_figures_of_signal():
     }
     with pytest.raises(click.ClickException, match="largest bound"):
         signal.figures({0.1: 90.0, math.inf: 100.0})
+
+
+def test_figures_of_many_shoots():
+    counts = {0.01: 150.0, 0.05: 199.0, math.inf: 200.0}
+    memory = {"Temporal": 1000.0, "controller-manager": 500.0}
+    found = valid(scale.figures(scale.Measured(600.0, 500.0, counts, memory, alone=4.0, beside=5.0), 1000))
+    assert found["creation, for each Shoot"].ours.median == 600
+    assert not found["reconciliation, for each Shoot"].exceeds_limit
+    assert found["event to signal p99, at most"].ours.median == 50
+    assert found["memory of both"].ours.median == 1500
+    beside = found["reconciliation p99 beside a poisoned project"]
+    assert beside.ratio == 0.8
+    assert beside.exceeds_limit
 
 
 def test_figures_of_a_flow():

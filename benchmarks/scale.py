@@ -1,0 +1,289 @@
+"""A garden with many Shoots: how long all of them take to be reconciled, and what the garden needs meanwhile.
+
+    python -m benchmarks.scale [--shoots 1000] [--seeds 10] [--poisoned 500] [-o json]
+
+Real are the garden's API server and etcd, Temporal (the dev server, with its data in a file), and the
+controller-manager. The seeds are simulated: each task of a gardenlet ends at once. So the figures are those of the
+garden and of Temporal; a gardenlet has the work of its own seed's Shoots alone.
+
+First all Shoots are created. Then all are reconciled without a change at once, and one Shoot gets events, one after the
+other. In the end a hundred Shoots are reconciled again, first alone, then beside a Project whose Shoots all fail.
+"""
+
+import asyncio
+import math
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import yaml
+from temporalio.client import Client
+
+from activities.secrets.keyring import write_key_file, write_private
+from api import resources
+from api.constants import OPERATION, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
+from benchmarks.api_server import ApiServer, answered, free_port, process
+from benchmarks.report import Figure, emit, figure, other_output_on_stderr, output_option, report_of
+from benchmarks.signal import EXAMPLE, quantile, signal_buckets
+from kube.client import KubeClient, Object
+from landscape import binaries
+from landscape.progress import Progress
+from tests import temporal_dev_server
+from tests.unit.api.shoots import PROFILE, SEED
+from workers.lib.codec import derived_keys
+from workers.lib.temporal import TemporalServer, connect_with
+from workers.setup import set_up_garden
+from workflows import visibility
+
+SIMULATED_SEEDS = Path(__file__).with_name("simulated_seeds.py")
+FLEET, POISONED = "garden-fleet", "garden-poisoned"
+_TIME = "2026-11-01T00:00:00Z"
+_TOLD = {"lastTransitionTime": _TIME, "lastUpdateTime": _TIME, "reason": "Simulated", "message": "It is simulated."}
+_READY = {
+    "observedGeneration": 1,
+    "lastOperation": {**SEED["status"]["lastOperation"], "description": "It is simulated.", "lastUpdateTime": _TIME},
+    "conditions": [
+        {"type": each, "status": "True", **_TOLD} for each in (SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY)
+    ],
+}
+"""Status of a Seed."""
+_EVENTS = 200
+_GAP_SECONDS = 0.05
+_AT_ONCE = 20
+"""Concurrent requests of this benchmark to the API server."""
+_LIMIT_SECONDS = 3600.0
+_FLEET_MILLISECONDS = 600.0
+"""Limit for the reconciliation of all Shoots, for each of them: 1,000 in 10 minutes."""
+_SIGNAL_MILLISECONDS = 50.0
+_MEMORY_MIB = 4096.0
+_UNFAIRNESS = 1.2
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The Shoots of one Project."""
+
+    garden: KubeClient
+    namespace: str
+    names: tuple[str, ...]
+
+    async def create(self, seeds: int) -> None:
+        await self._each(lambda number, name: self.garden.create(_shoot(self.namespace, name, number % seeds + 1)))
+
+    async def reconcile(self) -> None:
+        annotation = {"metadata": {"annotations": {OPERATION: "reconcile"}}}
+        await self._each(lambda _, name: self.garden.patch(resources.SHOOT, name, self.namespace, annotation))
+
+    async def _each(self, act: Callable[[int, str], Any]) -> None:
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(number: int, name: str) -> None:
+            async with turns:
+                await act(number, name)
+
+        await asyncio.gather(*(one(number, name) for number, name in enumerate(self.names)))
+
+
+@dataclass(frozen=True)
+class Garden:
+    """Clients of all processes. ``metrics``: URL of the controller-manager's; ``pids``: by program."""
+
+    api: KubeClient
+    temporal: Client
+    metrics: str
+    pids: dict[str, int]
+
+    async def ended(self, fleet: Fleet, operation: str, since: datetime) -> list[float]:
+        """Seconds of each operation of a fleet, once all have succeeded. Raises TimeoutError."""
+        query = (
+            f'{visibility.PROJECT.name} = "{visibility.project_of(fleet.namespace)}"'
+            f' AND {visibility.OPERATION.name} = "{operation}" AND StartTime > "{since.isoformat()}"'
+            ' AND ExecutionStatus = "Completed"'
+        )
+        async with asyncio.timeout(_LIMIT_SECONDS):
+            while (await self.temporal.count_workflows(query)).count < len(fleet.names):  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.5)
+        return [
+            (each.close_time - each.start_time).total_seconds()
+            async for each in self.temporal.list_workflows(query)
+            if each.close_time
+        ]
+
+    def memory(self, *programs: str) -> float:
+        """Resident memory in MiB."""
+        return sum(_resident(self.pids[each]) for each in programs) / 1024
+
+
+@dataclass(frozen=True)
+class Measured:
+    created: float
+    reconciled: float
+    """Seconds for all Shoots."""
+    signals: dict[float, float]
+    """Events up to each bound, in seconds."""
+    memory: dict[str, float]
+    """MiB by program."""
+    alone: float
+    beside: float
+    """99th percentile of the seconds of one reconciliation: without and beside the poisoned Project."""
+
+
+async def measure(garden: Garden, shoots: int, seeds: int, poisoned: int) -> Measured:
+    fleet = Fleet(garden.api, FLEET, tuple(f"s{number:04}" for number in range(shoots)))
+    created = await _timed(garden, fleet, "Create", lambda: fleet.create(seeds))
+    _tell(f"{shoots} Shoots created in {created:.0f} s")
+    reconciled = await _timed(garden, fleet, "Reconcile", fleet.reconcile)
+    _tell(f"{shoots} Shoots reconciled in {reconciled:.0f} s")
+    memory = {each: garden.memory(each) for each in garden.pids}
+    signals = await _signals(garden, fleet.names[0])
+    some = Fleet(garden.api, FLEET, fleet.names[:: max(1, shoots // 100)])
+    alone = await _slowest(garden, some)
+    failing = Fleet(garden.api, POISONED, tuple(f"p{number:04}" for number in range(poisoned)))
+    await failing.create(seeds)
+    beside = await _slowest(garden, some)
+    _tell(f"99 % of the reconciliations took {alone:.1f} s, beside {poisoned} Shoots that fail {beside:.1f} s")
+    return Measured(created, reconciled, signals, memory, alone, beside)
+
+
+async def _timed(garden: Garden, fleet: Fleet, operation: str, act: Callable[[], Any]) -> float:
+    since, begun = datetime.now(UTC), time.monotonic()
+    await act()
+    await garden.ended(fleet, operation, since)
+    return time.monotonic() - begun
+
+
+async def _slowest(garden: Garden, fleet: Fleet) -> float:
+    since = datetime.now(UTC)
+    await fleet.reconcile()
+    seconds = sorted(await garden.ended(fleet, "Reconcile", since))
+    return seconds[math.ceil(len(seconds) * 0.99) - 1]
+
+
+async def _signals(garden: Garden, name: str) -> dict[float, float]:
+    before = await signal_buckets(garden.metrics)
+    for number in range(_EVENTS):
+        annotation = {"metadata": {"annotations": {"benchmark": str(number)}}}
+        await garden.api.patch(resources.SHOOT, name, FLEET, annotation)
+        await asyncio.sleep(_GAP_SECONDS)  # one event at a time, as people make them
+    after = await signal_buckets(garden.metrics)
+    return {bound: after[bound] - before.get(bound, 0.0) for bound in after}
+
+
+@asynccontextmanager
+async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
+    server = ApiServer(directory)
+    port, health = free_port(), free_port()
+    address, key = f"127.0.0.1:{port}", directory / "key"
+    write_key_file(key)
+    names = [f"seed-{number + 1}" for number in range(seeds)]
+    for each in names:
+        write_private(directory / f"{each}.key", derived_keys(key, gardenlet=each))
+    config = {
+        "gardenClientConnection": {"kubeconfig": str(server.kubeconfig)},
+        "temporal": {"address": address, "codecKeyFile": str(key)},
+        "health": {"port": health},
+        "gardenletLifecycle": {"monitorPeriod": "PT24H"},
+    }
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    commands: dict[str, tuple[str | Path, ...]] = {
+        "Temporal": (*temporal_dev_server.command(port), f"--db-filename={directory}/temporal.db"),
+        "controller-manager": (
+            *(Path(sys.executable).parent / "gardener", "worker", "controller-manager"),
+            *("--config", directory / "config.yaml"),
+        ),
+        "seeds": (sys.executable, "-P", SIMULATED_SEEDS, address, directory, POISONED, *names),
+    }
+    async with server.serving(), process(directory, *commands["Temporal"]) as temporal:
+        await set_up_garden(server.client, None)
+        for manifest in _surroundings(names):
+            await server.client.apply(manifest, manager="benchmark")
+        for each in names:
+            await server.client.patch(resources.SEED, each, None, {"status": _READY}, subresource="status")
+        client = await connect_with(TemporalServer(address=address))
+        async with (
+            process(directory, *commands["controller-manager"]) as manager,
+            process(directory, *commands["seeds"]),
+        ):
+            metrics = f"http://127.0.0.1:{health}/metrics"
+            await answered(lambda: signal_buckets(metrics))
+            pids = {"Temporal": temporal.pid, "controller-manager": manager.pid}
+            yield Garden(server.client, client, metrics, pids)
+
+
+def _surroundings(seeds: Iterable[str]) -> Iterable[Object]:
+    for namespace in (FLEET, POISONED):
+        name = visibility.project_of(namespace)
+        labels = {"gardener.cloud/role": "project", "project.gardener.cloud/name": name}
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+        yield {
+            "apiVersion": "core.gardener.cloud/v1beta1",
+            "kind": "Project",
+            "metadata": {"name": name},
+            "spec": {"namespace": namespace},
+        }
+    yield PROFILE
+    for each in seeds:
+        yield {**SEED, "metadata": {"name": each}}
+
+
+def _shoot(namespace: str, name: str, seed: int) -> Object:
+    manifest: Object = yaml.safe_load(EXAMPLE.read_text())
+    manifest["metadata"] = {"name": name, "namespace": namespace}
+    manifest["spec"]["seedName"] = f"seed-{seed}"
+    return manifest
+
+
+def _resident(pid: int) -> float:
+    """KiB. Source: proc(5)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def figures(measured: Measured, shoots: int) -> list[Figure]:
+    each = 1000 / shoots
+    return [
+        figure("creation, for each Shoot", "ms", [measured.created * each]),
+        figure("reconciliation, for each Shoot", "ms", [measured.reconciled * each], limit=_FLEET_MILLISECONDS),
+        figure("event to signal p99, at most", "ms", [_p99(measured.signals) * 1000], limit=_SIGNAL_MILLISECONDS),
+        *(figure(f"memory of {name}", "MiB", [mib]) for name, mib in measured.memory.items()),
+        figure("memory of both", "MiB", [sum(measured.memory.values())], limit=_MEMORY_MIB),
+        figure("reconciliation p99 beside a poisoned project", "s", [measured.beside], [measured.alone],
+               limit=measured.alone * _UNFAIRNESS),
+    ]  # fmt: skip
+
+
+def _p99(counts: dict[float, float]) -> float:
+    return quantile(counts, counts[math.inf] * 0.99)
+
+
+@click.command(help="Measure a garden with many Shoots.")
+@click.option("--shoots", default=1000, show_default=True, type=click.IntRange(10, 5000))
+@click.option("--seeds", default=10, show_default=True, type=click.IntRange(1, 100))
+@click.option("--poisoned", default=500, show_default=True, type=click.IntRange(1, 5000), help="Shoots that fail.")
+@output_option
+def main(shoots: int, seeds: int, poisoned: int, output: str) -> None:
+    async def run() -> Measured:
+        await binaries.ensure(binaries.cluster_tools(), Progress(quiet=True))
+        with TemporaryDirectory() as directory:
+            async with _running(Path(directory), seeds) as garden:
+                return await measure(garden, shoots, seeds, poisoned)
+
+    with other_output_on_stderr():
+        measured = asyncio.run(run())
+    settings = {"shoots": shoots, "seeds": seeds, "poisoned": poisoned}
+    emit(report_of("scale", 1, figures(measured, shoots), settings), output)
+
+
+if __name__ == "__main__":
+    main()
