@@ -33,7 +33,7 @@ _BUDGET = 1500
 _EACH = 2
 _LEAST = 60
 """Points, at least."""
-_GENERATED = re.compile(r"-[0-9a-z]{5}(?=[ /]|$)|-[0-9a-f]{8,16}(?=-|[ /]|$)")
+_GENERATED = re.compile(r"-[0-9a-z]{5}(?=[ /]|$)|-[0-9a-f]{5,16}(?=-|[ /]|$)")
 """Parts of names that differ between two Shoots."""
 
 
