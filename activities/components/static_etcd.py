@@ -1,5 +1,11 @@
-"""The etcd of a self-hosted Shoot: a static pod of each node of the control plane, with the data on the node."""
+"""The etcd of a self-hosted Shoot: a static pod of each node of the control plane, with the data on the node.
 
+It has the same wrapper and the same sidecar as an etcd in a seed. There is no controller that makes members: each one
+knows itself, and a file of its node names the members whose cluster it joins.
+"""
+
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from activities.components import base, etcd
@@ -8,62 +14,160 @@ from api import images
 
 NAME = etcd.name_of(etcd.MAIN)
 DATA = "/var/lib/etcd-main"
+BACKUP = "etcd-backup"
+"""Secret with the key of the bucket."""
+WRAPPER_PORT = 9095
+_DATABASE, _RUN, _CONFIG, _BACKUP = "/var/etcd/data/new.etcd", "/var/etcd/run", "/var/etcd/config", "/var/etcd/backup"
 _TLS = "/var/etcd/tls"
 _METRICS_PORT = 2381
+_BACKUP_PORT = 8080
+_RESTORE_SECONDS = 3600
+_DELTA_SECONDS = 60
+"""Period of delta snapshots: an eighth of that in seeds, because the disk of the node may be lost with the node."""
 
 
-def pod(node: str, address: str, secrets: Content) -> StaticPod:
-    """The first member. ``secrets``: ca-etcd, etcd-server, ca-etcd-peer and etcd-peer-server."""
-    client, peer = f"https://{address}:{etcd.CLIENT_PORT}", f"https://{address}:{etcd.PEER_PORT}"
-    flags = {
-        "name": node,
-        "data-dir": "/var/etcd/data",
-        "listen-client-urls": f"https://127.0.0.1:{etcd.CLIENT_PORT},{client}",
-        "advertise-client-urls": client,
-        "listen-peer-urls": peer,
-        "initial-advertise-peer-urls": peer,
-        "initial-cluster": f"{node}={peer}",
-        "initial-cluster-state": "new",
-        "listen-metrics-urls": f"http://127.0.0.1:{_METRICS_PORT}",
-        "client-cert-auth": "true",
-        "trusted-ca-file": f"{_TLS}/client-ca/bundle.crt",
-        "cert-file": f"{_TLS}/client-server/tls.crt",
-        "key-file": f"{_TLS}/client-server/tls.key",
-        "peer-client-cert-auth": "true",
-        "peer-trusted-ca-file": f"{_TLS}/peer-ca/bundle.crt",
-        "peer-cert-file": f"{_TLS}/peer-server/tls.crt",
-        "peer-key-file": f"{_TLS}/peer-server/tls.key",
-        "auto-compaction-mode": "periodic",
-        "auto-compaction-retention": "30m",
-        "quota-backend-bytes": str(8 * 1024**3),
-    }
-    volumes = {
+def pod(node: str, address: str, secrets: Content, token: str, store: Mapping[str, str] | None = None) -> StaticPod:
+    """The member of a node.
+
+    Args:
+        node: name of the node, and of its member.
+        secrets: ca-etcd, etcd-server, etcd-client, ca-etcd-peer and etcd-peer-server; with ``store`` also ``BACKUP``.
+        token: name of the cluster.
+        store: provider, bucket and prefix of the backups; None if there are none.
+    """
+    config = {"wrapper.json": _wrapper(node, address, token, store)}
+    if store:
+        config["backup-restore.yaml"] = _sidecar(store)
+    data = {**secrets, "config": {name: json.dumps(content, indent=1).encode() for name, content in config.items()}}
+    files = {
         "client-ca": (f"{etcd.CA}-bundle", "bundle.crt"),
         "client-server": (f"etcd-server-{etcd.MAIN}", "tls.crt", "tls.key"),
+        "client-client": ("etcd-client", "tls.crt", "tls.key"),
         "peer-ca": (f"{etcd.PEER_CA}-bundle", "bundle.crt"),
         "peer-server": (f"etcd-peer-server-{etcd.MAIN}", "tls.crt", "tls.key"),
     }
-    probe = base.http_probe("/readyz", _METRICS_PORT, scheme="HTTP", period=1, host="127.0.0.1")
-    main = base.container(
-        "etcd",
-        images.GARDENER,
-        ["/usr/local/bin/etcd", *sorted(f"--{flag}={value}" for flag, value in flags.items())],
-        cpu="60m",
-        memory="150Mi",
-        mounts={name: f"{_TLS}/{name}" for name in volumes},
-        writable={"data": "/var/etcd/data"},
-        startupProbe={**probe, "failureThreshold": 120},
-        livenessProbe={**probe, "httpGet": {**probe["httpGet"], "path": "/livez"}, "periodSeconds": 10},
-        terminationMessagePolicy="FallbackToLogsOnError",
-    )
+    tls = [
+        {"secret": {"name": secret, "items": [{"key": key, "path": f"{directory}/{key}"} for key in keys]}}
+        for directory, (secret, *keys) in files.items()
+    ]
+    volumes = [
+        base.projected_volume("tls", *tls),
+        base.config_map_volume("config", "config"),
+        base.empty_dir("run", memory=True),
+        {"name": "data", "hostPath": {"path": DATA, "type": "DirectoryOrCreate"}},
+    ]
+    containers = [_etcd(node, backed_up=store is not None)]
+    if store:
+        volumes.append(base.secret_volume("backup", BACKUP))
+        containers.append(_backup_restore())
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 30,
-        "containers": [main],
-        "volumes": [
-            *(base.secret_volume(name, *source) for name, source in volumes.items()),
-            {"name": "data", "hostPath": {"path": DATA, "type": "DirectoryOrCreate"}},
-        ],
+        "containers": containers,
+        "volumes": volumes,
     }
     labels = {"app": "etcd-statefulset", "role": etcd.MAIN, "gardener.cloud/role": "controlplane"}
-    return static_pod(NAME, labels, spec, secrets)
+    return static_pod(NAME, labels, spec, data)
+
+
+def _wrapper(node: str, address: str, token: str, store: Mapping[str, str] | None) -> dict[str, Any]:
+    """Configuration of etcd's wrapper."""
+    client, peer = f"https://{address}:{etcd.CLIENT_PORT}", f"https://{address}:{etcd.PEER_PORT}"
+    return {
+        "etcd": {
+            "listen-client-urls": f"https://127.0.0.1:{etcd.CLIENT_PORT},{client}",
+            "listen-peer-urls": peer,
+            "listen-metrics-urls": f"http://127.0.0.1:{_METRICS_PORT}",
+            "initial-cluster-token": token,
+            "quota-backend-bytes": 8 * 1024**3,
+            "auto-compaction-mode": "periodic",
+            "auto-compaction-retention": "30m",
+            "enable-grpc-gateway": True,
+            "logger": "zap",
+            "log-level": "info",
+            "client-transport-security": _transport_security("client"),
+            "peer-transport-security": {**_transport_security("peer"), "skip-client-san-verification": True},
+        },
+        "dataDir": _DATABASE,
+        "runDirectory": _RUN,
+        "tlsDirectory": _TLS,
+        "members": {node: peer},
+        "advertiseClientUrls": client,
+        "store": {**store, "credentialsDirectory": _BACKUP} if store else None,
+        "membership": {
+            "clients": {node: client},
+            "wrappers": {node: f"https://{address}:{WRAPPER_PORT}"},
+            "tls": {
+                "ca": f"{_TLS}/client-ca/bundle.crt",
+                "certificate": f"{_TLS}/client-client/tls.crt",
+                "key": f"{_TLS}/client-client/tls.key",
+            },
+        },
+    }
+
+
+def _transport_security(side: str) -> dict[str, Any]:
+    return {
+        "cert-file": f"{_TLS}/{side}-server/tls.crt",
+        "key-file": f"{_TLS}/{side}-server/tls.key",
+        "trusted-ca-file": f"{_TLS}/{side}-ca/bundle.crt",
+        "client-cert-auth": True,
+    }
+
+
+def _sidecar(store: Mapping[str, str]) -> dict[str, Any]:
+    """Configuration of the sidecar, as JSON, which is YAML."""
+    return {
+        "port": _BACKUP_PORT,
+        "endpoint": f"https://127.0.0.1:{etcd.CLIENT_PORT}",
+        "tls": {
+            "ca": f"{_TLS}/client-ca/bundle.crt",
+            "serverCertificate": f"{_TLS}/client-server/tls.crt",
+            "serverKey": f"{_TLS}/client-server/tls.key",
+            "clientCertificate": f"{_TLS}/client-client/tls.crt",
+            "clientKey": f"{_TLS}/client-client/tls.key",
+        },
+        "store": {**store, "credentialsDirectory": _BACKUP},
+        "initializationFile": f"{_RUN}/initialization.json",
+        "fullSnapshotSchedule": "0 0 * * *",
+        "deltaSnapshotPeriod": _DELTA_SECONDS,
+        "severalMembers": True,
+    }
+
+
+def _etcd(node: str, *, backed_up: bool) -> dict[str, Any]:
+    def probe(path: str, port: int, **rest: Any) -> dict[str, Any]:
+        return base.http_probe(path, port, scheme="HTTP", host="127.0.0.1", **rest)
+
+    return base.container(
+        "etcd",
+        images.GARDENER,
+        ["python3", "-m", "workers.etcd.wrapper", f"{_CONFIG}/wrapper.json"],
+        cpu="60m",
+        memory="150Mi",
+        mounts={"tls": _TLS, "config": _CONFIG, **({"backup": _BACKUP} if backed_up else {})},
+        writable={"data": "/var/etcd/data", "run": _RUN},
+        env=[{"name": "POD_NAME", "value": node}],
+        startupProbe=probe("/readyz", _METRICS_PORT, period=1, failures=_RESTORE_SECONDS, timeout=2),
+        readinessProbe=probe("/readyz", WRAPPER_PORT, period=1, failures=5, timeout=2),
+        livenessProbe=probe("/livez", _METRICS_PORT, period=10, failures=6, timeout=5),
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )
+
+
+def _backup_restore() -> dict[str, Any]:
+    return base.container(
+        "backup-restore",
+        images.GARDENER,
+        ["gardener", "worker", "backup-restore", "--config", f"{_CONFIG}/backup-restore.yaml"],
+        cpu="10m",
+        memory="80Mi",
+        mounts={"tls": _TLS, "config": _CONFIG, "backup": _BACKUP},
+        writable={"run": _RUN},
+        livenessProbe={
+            "tcpSocket": {"port": _BACKUP_PORT, "host": "127.0.0.1"},
+            "initialDelaySeconds": 30,
+            "periodSeconds": 10,
+        },
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )

@@ -79,7 +79,7 @@ class BackupEntryActuator(LocalActuator):
                 await _write(self._seed, reference, given)
             else:
                 data = {key: value for key, value in given.items() if key != IAM_ENDPOINT} | {s3.BUCKET: bucket}
-                await _hand_out(self._seed, account, _user_of_etcd(bucket, extension.name), reference, data)
+                await _hand_out(self._seed, account, user_of_etcd(bucket, extension.name), reference, data)
         except (NotFound, Forbidden):
             if await namespace_lives(self._seed, namespace):
                 raise
@@ -99,7 +99,7 @@ class BackupEntryActuator(LocalActuator):
             # user: the seed that has the bucket revokes it.
             if account is not None:
                 for name in (directory, _SOURCE_PREFIX + directory):
-                    await asyncio.to_thread(account.delete_user, _user_of_etcd(bucket, name).name)
+                    await asyncio.to_thread(account.delete_user, user_of_etcd(bucket, name).name)
         await self.force_delete(extension)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _user_of_bucket(bucket: str) -> User:
     return User(f"bucket-{bucket}", "/buckets/", rights_in(bucket))
 
 
-def _user_of_etcd(bucket: str, entry: str) -> User:
+def user_of_etcd(bucket: str, entry: str) -> User:
     """The user's name is a digest: the names of bucket and entry together are longer than a user's may be."""
     digest = hashlib.sha256(f"{bucket}/{entry}".encode()).hexdigest()[:40]
     return User(f"etcd-{digest}", path_of(bucket), rights_below(bucket, _directory(entry)))

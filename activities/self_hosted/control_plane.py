@@ -37,7 +37,8 @@ LOCAL_SERVER = f"https://127.0.0.1:{apiserver.PORT}"
 ENCRYPTION = "kube-apiserver-etcd-encryption-configuration"
 ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
 ADMIN, KUBELET = "admin", "kubelet"
-_AUTHORITIES = ("ca", "ca-client", etcd.CA, etcd.PEER_CA, "ca-front-proxy", "ca-kubelet")
+CA = "ca"
+_AUTHORITIES = (CA, "ca-client", etcd.CA, etcd.PEER_CA, "ca-front-proxy", "ca-kubelet")
 _KUBELET_DIRECTORY = "/var/lib/kubelet"
 KUBELET_UNIT = "kubelet.service"
 
@@ -102,8 +103,8 @@ def certificates(task: InitTask, ca: bytes) -> list[SecretConfig]:
     ]
 
 
-def pods(task: InitTask, secrets: Content) -> list[StaticPod]:
-    """The static pods, etcd first."""
+def pods(task: InitTask, secrets: Content, store: Mapping[str, str] | None = None) -> list[StaticPod]:
+    """The static pods, etcd first. ``store``: provider, bucket and prefix of etcd's backups; None if there are none."""
     spec, namespace = task.shoot.spec, SELF_HOSTED_NAMESPACE
     version, services = spec.kubernetes.version, (spec.networking.services,)
     server = apiserver.ApiServer(
@@ -154,7 +155,7 @@ def pods(task: InitTask, secrets: Content) -> list[StaticPod]:
         server=f"{scheduler.NAME}-server",
     )
     return [
-        static_etcd.pod(task.machine.node, task.machine.address, secrets),
+        static_etcd.pod(task.machine.node, task.machine.address, secrets, task.shoot.technical_id, store),
         static_pod.of_deployment(apiserver.objects(server), secrets),
         static_pod.of_deployment(controller_manager.objects(manager), secrets),
         static_pod.of_deployment(scheduler.objects(scheduling), secrets),

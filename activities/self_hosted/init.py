@@ -14,10 +14,11 @@ from activities.components.static_pod import MANIFESTS
 from activities.heartbeat import heartbeating
 from activities.secrets.configs import EncryptionConfiguration, kubeconfig
 from activities.self_hosted import control_plane
+from activities.self_hosted.backup import ControlPlaneBackup, place
 from activities.self_hosted.secrets import FileSecrets
 from api import images
 from api.constants import OPERATION, SELF_HOSTED_NAMESPACE
-from api.contracts.self_hosted import InitTask
+from api.contracts.self_hosted import CREDENTIALS, KUBECONFIG, PROFILE, SECRETS, UID, InitTask
 from api.crds import crds
 from api.decisions.conditions import find_condition
 from api.resources import CLUSTER, NODE, SELF_HOSTED_SHOOT_EXPOSURE
@@ -25,8 +26,6 @@ from kube.client import KubeClient, Object
 from kube.errors import ApiError
 
 MANAGER = "gardener-shoot-init"
-CREDENTIALS, PROFILE, KUBECONFIG, SECRETS = "cloud.yaml", "cloudprofile.yaml", "kubeconfig.yaml", "secrets"
-"""Files and directories of the state directory."""
 _SECRET = "cloudprovider"
 _CONTROL_PLANE_ROLE = "node-role.kubernetes.io/control-plane"
 _KINDS = ("clusters", "selfhostedshootexposures")
@@ -57,6 +56,14 @@ class SelfHostedActivities:
         self._task = task
 
     @activity.defn
+    async def restore_self_hosted_keys(self) -> None:
+        """Take the keys of a control plane that was lost from its backup. A second run takes those that are missing."""
+        if self._task.backed_up:
+            backup = ControlPlaneBackup(self._task)
+            await backup.open()
+            await backup.restore()
+
+    @activity.defn
     async def make_self_hosted_secrets(self) -> None:
         """Make authorities, certificates and keys as files. A second run makes those that are missing."""
         secrets = _secrets(self._task)
@@ -64,8 +71,14 @@ class SelfHostedActivities:
             secrets.ensure(each)
         key = secrets.get(control_plane.ENCRYPTION_KEY)
         secrets.ensure(EncryptionConfiguration(control_plane.ENCRYPTION, keys=(key,)))
-        for each in control_plane.certificates(self._task, secrets.get("ca")["ca.crt"]):
+        for each in control_plane.certificates(self._task, secrets.get(control_plane.CA)["ca.crt"]):
             secrets.ensure(each)
+
+    @activity.defn
+    async def back_up_self_hosted_keys(self) -> None:
+        """Copy the keys to the backup, before etcd has data that need them. A second run finds the same copy."""
+        if self._task.backed_up:
+            await ControlPlaneBackup(self._task).store()
 
     @activity.defn
     async def start_self_hosted_kubelet(self) -> None:
@@ -85,7 +98,8 @@ class SelfHostedActivities:
     @activity.defn
     async def deploy_self_hosted_control_plane(self) -> None:
         """Write the static pods, each after its files. A second run writes what differs."""
-        for pod in control_plane.pods(self._task, _secrets(self._task).all()):
+        store = place(self._task) if self._task.backed_up else None
+        for pod in control_plane.pods(self._task, _secrets(self._task).all(), store):
             for path, content in pod.files.items():
                 self._write(path, content, 0o600)
             self._write(pod.path, pod.text, 0o600)
@@ -145,7 +159,7 @@ class SelfHostedActivities:
         async with _cluster(self._task) as client:
             node = await client.get(NODE, self._task.machine.node)
             shoot = self._task.shoot.model_dump(mode="json")
-            shoot["metadata"]["uid"] = self._task.uid
+            shoot["metadata"]["uid"] = (self._task.directory / UID).read_text()
             cluster = {
                 "apiVersion": CLUSTER.api_version,
                 "kind": CLUSTER.kind,
@@ -187,9 +201,11 @@ class SelfHostedActivities:
     async def write_self_hosted_kubeconfig(self) -> None:
         """Write the administrator's kubeconfig, readable by root alone. A second run writes the same."""
         secrets, address = _secrets(self._task), self._task.machine.address
-        if self._task.shoot.pool.control_plane.exposure:
+        if self._task.exposed:
             async with _cluster(self._task) as client:
                 address = await self._exposed(client)
+            if self._task.backed_up:
+                await ControlPlaneBackup(self._task).store(address)
         document = yaml.safe_load(secrets.get(control_plane.ADMIN)["kubeconfig"])
         user = document["users"][0]["user"]
         made = yaml.safe_load(kubeconfig(f"https://{address}", secrets.get("ca")["ca.crt"], user))

@@ -20,7 +20,7 @@ class FileSecrets:
 
     def ensure(self, config: SecretConfig) -> Mapping[str, bytes]:
         """The data of a Secret; made unless it exists. A second run, or another run now, finds the first one's."""
-        if not (self._directory / config.name).is_dir():
+        if not self.has(config.name):
             ca = None
             if isinstance(config, Certificate):
                 signer = self.get(config.signer)
@@ -29,9 +29,18 @@ class FileSecrets:
             self._write(config.name, made)
         data = self.get(config.name)
         bundle = bundle_of([data], datetime.now(UTC))
-        if bundle and not (self._directory / f"{config.name}-bundle").is_dir():
-            self._write(f"{config.name}-bundle", bundle)
+        if bundle:
+            self.keep(f"{config.name}-bundle", bundle)
         return data
+
+    def keep(self, name: str, data: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Keep the data of a Secret that were made elsewhere, unless there is one of this name. Returns its data."""
+        if not self.has(name):
+            self._write(name, data)
+        return self.get(name)
+
+    def has(self, name: str) -> bool:
+        return (self._directory / name).is_dir()
 
     def get(self, name: str) -> dict[str, bytes]:
         """Raises FileNotFoundError."""
@@ -55,5 +64,5 @@ class FileSecrets:
         except OSError:
             with contextlib.suppress(OSError):
                 shutil.rmtree(unfinished)
-            if not (self._directory / name).is_dir():
+            if not self.has(name):
                 raise

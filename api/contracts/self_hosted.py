@@ -13,6 +13,14 @@ from api.model import ApiModel
 from api.names import technical_id
 
 PROJECT_PREFIX: Final = "garden-"
+CREDENTIALS: Final = "cloud.yaml"
+PROFILE: Final = "cloudprofile.yaml"
+BACKUP_CREDENTIALS: Final = "backup.json"
+RECOVERY_KEY: Final = "recovery.key"
+KUBECONFIG: Final = "kubeconfig.yaml"
+SECRETS: Final = "secrets"
+UID: Final = "uid"
+"""Files and directories of the state directory of a machine."""
 
 
 class InvalidManifest(ValueError):
@@ -56,7 +64,23 @@ class _Exposure(ApiModel):
     extension: _Extension
 
 
+class SecretReference(ApiModel):
+    """The Secret of the file that ``--backup-credentials`` names."""
+
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["Secret"]
+    namespace: str
+    name: str
+
+
+class _Backup(ApiModel):
+    provider: Literal["local"]
+    region: str | None = None
+    credentials_ref: SecretReference
+
+
 class _ControlPlane(ApiModel):
+    backup: _Backup | None = None
     exposure: _Exposure | None = None
 
 
@@ -134,5 +158,12 @@ class InitTask(ApiModel):
     directory: Path
     """State directory of the machine."""
     shoot: SelfHostedManifest
-    uid: str
     machine: Machine
+
+    @property
+    def backed_up(self) -> bool:
+        return self.shoot.pool.control_plane.backup is not None
+
+    @property
+    def exposed(self) -> bool:
+        return self.shoot.pool.control_plane.exposure is not None

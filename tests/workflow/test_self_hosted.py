@@ -17,7 +17,9 @@ from workers.self_hosted.process import tell_progress
 from workflows.self_hosted.init import InitSelfHostedShoot
 
 STEPS = [
+    SelfHostedActivities.restore_self_hosted_keys,
     SelfHostedActivities.make_self_hosted_secrets,
+    SelfHostedActivities.back_up_self_hosted_keys,
     SelfHostedActivities.start_self_hosted_kubelet,
     SelfHostedActivities.deploy_self_hosted_control_plane,
     SelfHostedActivities.wait_self_hosted_apiserver,
@@ -68,7 +70,7 @@ async def test_the_next_worker_continues_and_repeats_no_step(temporal: Client) -
     queue = str(uuid.uuid4())
     handle = await temporal.start_workflow(InitSelfHostedShoot.run, True, id=queue, task_queue=queue)
     async with worker(temporal, queue, done, stuck="wait_self_hosted_apiserver"):
-        await until(lambda: len(done) == 3, 30)
+        await until(lambda: len(done) == 5, 30)
     async with worker(temporal, queue, done):
         await handle.result()
 

@@ -1,6 +1,8 @@
 """``gardener shoot init``: make this machine the control plane of a self-hosted Shoot."""
 
 import asyncio
+import base64
+import json
 import os
 import shutil
 import socket
@@ -11,8 +13,19 @@ import click
 import yaml
 from temporalio.client import WorkflowFailureError
 
-from activities.self_hosted.init import CREDENTIALS, KUBECONFIG, PROFILE
-from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
+from api.contracts.self_hosted import (
+    BACKUP_CREDENTIALS,
+    CREDENTIALS,
+    KUBECONFIG,
+    PROFILE,
+    RECOVERY_KEY,
+    UID,
+    InitTask,
+    InvalidManifest,
+    Machine,
+    SecretReference,
+    SelfHostedManifest,
+)
 from workers.cli.narrator import Narrator
 from workers.node_agent.init import write_private
 from workers.self_hosted.process import TEMPORAL, AlreadyRuns, run
@@ -25,8 +38,17 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--config", type=_FILE, required=True, help="Manifest of the Shoot, with controlPlane in its only pool.")
 @click.option("--credentials", type=_FILE, help="Kubeconfig for the cloud in which the exposure is made.")
 @click.option("--cloud-profile", type=_FILE, help="Manifest of the CloudProfile of this cloud.")
+@click.option("--backup-credentials", type=_FILE, help="Manifest of the Secret that controlPlane.backup names.")
+@click.option("--recovery-key", type=_FILE, help="Key of `gardener keys create`, which a restore needs again.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def init(config: Path, credentials: Path | None, cloud_profile: Path | None, output: str) -> None:
+def init(
+    config: Path,
+    credentials: Path | None,
+    cloud_profile: Path | None,
+    backup_credentials: Path | None,
+    recovery_key: Path | None,
+    output: str,
+) -> None:
     """Make this machine the control plane of a self-hosted Shoot.
 
     Run it as root on the machine. If it is interrupted, run it again: it continues where it was.
@@ -46,7 +68,17 @@ def init(config: Path, credentials: Path | None, cloud_profile: Path | None, out
             raise click.UsageError("an exposure needs --credentials and --cloud-profile")
         write_private(STATE / CREDENTIALS, credentials.read_bytes())
         write_private(STATE / PROFILE, cloud_profile.read_bytes())
-    task = InitTask(directory=STATE, shoot=shoot, uid=_uid(), machine=Machine(node=_node(), address=_address()))
+    if backup := shoot.pool.control_plane.backup:
+        if backup_credentials is None or recovery_key is None:
+            raise click.UsageError("a backup needs --backup-credentials and --recovery-key")
+        data = _secret(backup_credentials, backup.credentials_ref)
+        if backup.region:
+            data["region"] = backup.region
+        write_private(STATE / BACKUP_CREDENTIALS, json.dumps(data).encode())
+        write_private(STATE / RECOVERY_KEY, recovery_key.read_bytes())
+    if not (STATE / UID).exists():
+        write_private(STATE / UID, str(uuid.uuid4()).encode())
+    task = InitTask(directory=STATE, shoot=shoot, machine=Machine(node=_node(), address=_address()))
     narrator = Narrator(as_json=output == "json")
 
     def tell(step: str, error: str) -> None:
@@ -69,12 +101,17 @@ def _keep(shoot: SelfHostedManifest) -> None:
         raise click.ClickException(f"this machine has the control plane of another manifest, see {file}: use that one")
 
 
-def _uid() -> str:
-    """Uid of the Shoot, which the first run on this machine makes."""
-    file = STATE / "uid"
-    if not file.exists():
-        write_private(file, str(uuid.uuid4()).encode())
-    return file.read_text()
+def _secret(file: Path, wanted: SecretReference) -> dict[str, str]:
+    """Data of the Secret in a file. Raises ClickException if it is another one; the text quotes no data."""
+    try:
+        found = yaml.safe_load(file.read_text())
+        named = (found["kind"], found["metadata"]["namespace"], found["metadata"]["name"])
+        data = {key: base64.b64decode(value, validate=True).decode() for key, value in found["data"].items()}
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        raise click.ClickException(f"{file} is no manifest of a Secret with data") from None
+    if named != (wanted.kind, wanted.namespace, wanted.name):
+        raise click.ClickException(f"{file} is not Secret {wanted.namespace}/{wanted.name}, which backup names")
+    return data
 
 
 def _node() -> str:

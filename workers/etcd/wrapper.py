@@ -300,8 +300,14 @@ class Witness:
 
 
 def _generation(directory: Path) -> str:
-    """Name of the directory in which the kubelet has put all files of the current version of a Secret."""
-    return os.readlink(directory / "..data")
+    """Name of the directory in which the kubelet has put all files of the current version of a Secret.
+
+    A static pod mounts files of its node, which have no versions: then this is the mounted directory itself.
+    """
+    try:
+        return os.readlink(directory / "..data")
+    except FileNotFoundError:
+        return "."
 
 
 def _listeners(port: int) -> int:

@@ -23,9 +23,9 @@ from temporalio.worker import Worker
 from activities.provider_local.cloud import Clouds
 from activities.provider_local.self_hosted_shoot_exposure import SelfHostedShootExposureActuator
 from activities.self_hosted import control_plane
-from activities.self_hosted.init import SECRETS, SelfHostedActivities
+from activities.self_hosted.init import SelfHostedActivities
 from activities.self_hosted.secrets import FileSecrets
-from api.contracts.self_hosted import InitTask
+from api.contracts.self_hosted import SECRETS, InitTask
 from api.resources import SELF_HOSTED_SHOOT_EXPOSURE
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -68,7 +68,9 @@ async def run(task: InitTask, tell: Callable[[str, str], None]) -> None:
             task_queue=_QUEUE,
             workflows=[InitSelfHostedShoot],
             activities=[
+                steps.restore_self_hosted_keys,
                 steps.make_self_hosted_secrets,
+                steps.back_up_self_hosted_keys,
                 steps.start_self_hosted_kubelet,
                 steps.deploy_self_hosted_control_plane,
                 steps.wait_self_hosted_apiserver,
@@ -92,8 +94,8 @@ async def run(task: InitTask, tell: Callable[[str, str], None]) -> None:
                 # A flow that has ended runs again: each of its steps finds what there is.
                 handle = await client.start_workflow(
                     InitSelfHostedShoot.run,
-                    task.shoot.pool.control_plane.exposure is not None,
-                    id=f"init/{task.uid}",
+                    task.exposed,
+                    id=f"init/{task.shoot.technical_id}",
                     task_queue=_QUEUE,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

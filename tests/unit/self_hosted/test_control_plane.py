@@ -1,5 +1,6 @@
 """The control plane of a self-hosted Shoot: static pods, secrets and a kubelet, all made on its machine."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from activities.components import apiserver
 from activities.components.static_pod import FILES, StaticPod
 from activities.secrets.configs import CertificateAuthority, EncryptionConfiguration
 from activities.self_hosted import control_plane
+from activities.self_hosted.backup import place
 from activities.self_hosted.secrets import FileSecrets
 from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
 from tests.unit.api.shoots import changed
@@ -24,11 +26,16 @@ MANIFEST: dict[str, Any] = {
     },
 }
 
+BACKUP: dict[str, Any] = {
+    "provider": "local",
+    "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "namespace": "garden-local", "name": "backup"},
+}
+
 
 @pytest.fixture
 def task(tmp_path: Path) -> InitTask:
     machine = Machine(node="alone-1", address="198.18.8.7")
-    return InitTask(directory=tmp_path, shoot=SelfHostedManifest.read(MANIFEST), uid="u", machine=machine)
+    return InitTask(directory=tmp_path, shoot=SelfHostedManifest.read(MANIFEST), machine=machine)
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def pods(task: InitTask, secrets: FileSecrets) -> dict[str, StaticPod]:
 
 
 def flags(pod: StaticPod) -> list[str]:
-    [container] = pod.manifest["spec"]["containers"]
+    container = pod.manifest["spec"]["containers"][0]
     return list(container["command"])
 
 
@@ -70,12 +77,12 @@ def test_each_mounted_directory_has_its_files(pods: dict[str, StaticPod]) -> Non
             each["hostPath"]["path"] for each in pod.manifest["spec"]["volumes"] if each.get("hostPath", {}).get("type")
         }
         ours = {each for each in directories if each.startswith(FILES)}
-        assert {path.rpartition("/")[0] for path in pod.files} == ours
+        assert {"/".join(path.split("/")[: FILES.count("/") + 3]) for path in pod.files} == ours
 
 
 def test_each_file_that_a_flag_names_is_mounted(pods: dict[str, StaticPod]) -> None:
     for pod in pods.values():
-        [container] = pod.manifest["spec"]["containers"]
+        container = pod.manifest["spec"]["containers"][0]
         places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
         volumes = {each["name"]: each for each in pod.manifest["spec"]["volumes"]}
         there = {
@@ -87,6 +94,23 @@ def test_each_file_that_a_flag_names_is_mounted(pods: dict[str, StaticPod]) -> N
         values = [each.partition("=")[2] for each in flags(pod)]
         named = {each for each in values if each.startswith(("/srv", "/var/etcd/tls"))}
         assert named <= there, named - there
+
+
+def test_etcd_finds_each_file_that_its_configuration_names(task: InitTask, secrets: FileSecrets) -> None:
+    secrets.keep("etcd-backup", {"accessKeyID": b"key"})
+    [etcd, *_] = control_plane.pods(task, secrets.all(), place(task))
+    mounts = {
+        each["mountPath"]: volume["hostPath"]["path"]
+        for container in etcd.manifest["spec"]["containers"]
+        for each in container["volumeMounts"]
+        for volume in etcd.manifest["spec"]["volumes"]
+        if volume["name"] == each["name"] and "hostPath" in volume
+    }
+    named = {each for text in etcd.files.values() for each in re.findall(r'"(/var/etcd/tls/[^"]+)"', text.decode())}
+    assert len(named) == 8
+    for each in named:
+        assert each.replace("/var/etcd/tls", mounts["/var/etcd/tls"]) in etcd.files
+    assert f"{mounts['/var/etcd/backup']}/accessKeyID" in etcd.files
 
 
 def test_the_api_server_uses_the_etcd_beside_it_and_no_tunnel(pods: dict[str, StaticPod]) -> None:
@@ -141,7 +165,13 @@ def test_a_directory_that_a_killed_run_left_unfinished_is_no_secret(tmp_path: Pa
     [
         ("spec.hibernation", {"enabled": True}, "spec.hibernation: gardener shoot init does not offer this field"),
         ("spec.kubernetes.kubeAPIServer", {}, "kubeAPIServer: gardener shoot init does not offer"),
-        ("spec.provider.workers.0.controlPlane.backup", {"provider": "local"}, "backup: gardener shoot init does not"),
+        ("spec.provider.workers.0.controlPlane.backup", {"provider": "local"}, "backup.credentialsRef: Field required"),
+        ("spec.provider.workers.0.controlPlane.backup", BACKUP | {"provider": "aws"}, "Input should be 'local'"),
+        (
+            "spec.provider.workers.0.controlPlane.backup",
+            BACKUP | {"providerConfig": {}},
+            "providerConfig: gardener shoot",
+        ),
         ("spec.provider.workers.0.controlPlane.exposure", {"dns": {}}, "exposure.dns: gardener shoot init does not"),
         ("spec.provider.workers.0.controlPlane.exposure", {"extension": {"type": "x"}}, "Input should be 'local'"),
         ("spec.provider.workers.0.maximum", 3, "maximum: Input should be 1"),
