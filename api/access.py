@@ -315,12 +315,17 @@ def machine_bootstrap_group(machine: str) -> str:
 
 def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> Manifest:
     """Secret of the garden that defines a bootstrap token for one seed."""
+    return bootstrap_token(f"bootstraps the gardenlet of {seed}", token_id, secret, until, bootstrap_group(seed))
+
+
+def bootstrap_token(description: str, token_id: str, secret: str, until: datetime, group: str) -> Manifest:
+    """Secret that defines a bootstrap token. ``group``: the one that says for what the token is."""
     content = {
-        "description": f"bootstraps the gardenlet of {seed}",
+        "description": description,
         "token-id": token_id,
         "token-secret": secret,
         "usage-bootstrap-authentication": "true",
-        "auth-extra-groups": bootstrap_group(seed),
+        "auth-extra-groups": group,
         "expiration": timestamp(until),
     }
     return {

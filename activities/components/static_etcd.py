@@ -19,6 +19,7 @@ BACKUP = "etcd-backup"
 WRAPPER_PORT = 9095
 _DATABASE, _RUN, _CONFIG, _BACKUP = "/var/etcd/data/new.etcd", "/var/etcd/run", "/var/etcd/config", "/var/etcd/backup"
 _TLS = "/var/etcd/tls"
+_EXISTING = "existing.json"
 _METRICS_PORT = 2381
 _BACKUP_PORT = 8080
 _RESTORE_SECONDS = 3600
@@ -26,7 +27,14 @@ _DELTA_SECONDS = 60
 """Period of delta snapshots: an eighth of that in seeds, because the disk of the node may be lost with the node."""
 
 
-def pod(node: str, address: str, secrets: Content, token: str, store: Mapping[str, str] | None = None) -> StaticPod:
+def pod(
+    node: str,
+    address: str,
+    secrets: Content,
+    token: str,
+    store: Mapping[str, str] | None = None,
+    existing: bytes | None = None,
+) -> StaticPod:
     """The member of a node.
 
     Args:
@@ -34,11 +42,14 @@ def pod(node: str, address: str, secrets: Content, token: str, store: Mapping[st
         secrets: ca-etcd, etcd-server, etcd-client, ca-etcd-peer and etcd-peer-server; with ``store`` also ``BACKUP``.
         token: name of the cluster.
         store: provider, bucket and prefix of the backups; None if there are none.
+        existing: file that names the members whose cluster this one joins; None for the first member.
     """
-    config = {"wrapper.json": _wrapper(node, address, token, store)}
+    config = {"wrapper.json": _json(_wrapper(node, address, token, store))}
     if store:
-        config["backup-restore.yaml"] = _sidecar(store)
-    data = {**secrets, "config": {name: json.dumps(content, indent=1).encode() for name, content in config.items()}}
+        config["backup-restore.yaml"] = _json(_sidecar(store))
+    if existing:
+        config[_EXISTING] = existing
+    data = {**secrets, "config": config}
     files = {
         "client-ca": (f"{etcd.CA}-bundle", "bundle.crt"),
         "client-server": (f"etcd-server-{etcd.MAIN}", "tls.crt", "tls.key"),
@@ -97,6 +108,7 @@ def _wrapper(node: str, address: str, token: str, store: Mapping[str, str] | Non
         "membership": {
             "clients": {node: client},
             "wrappers": {node: f"https://{address}:{WRAPPER_PORT}"},
+            "existing": f"{_CONFIG}/{_EXISTING}",
             "tls": {
                 "ca": f"{_TLS}/client-ca/bundle.crt",
                 "certificate": f"{_TLS}/client-client/tls.crt",
@@ -104,6 +116,15 @@ def _wrapper(node: str, address: str, token: str, store: Mapping[str, str] | Non
             },
         },
     }
+
+
+def existing(clients: list[str]) -> bytes:
+    """File that names the cluster to join, by the client URLs of its members."""
+    return _json({"members": {}, "clients": clients})
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1).encode()
 
 
 def _transport_security(side: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from activities.components import (
     kube_proxy,
     operating_system_config,
     scheduler,
+    self_hosted_controller,
     static_etcd,
     static_pod,
 )
@@ -28,9 +29,10 @@ from activities.secrets.configs import (
     ServiceAccountKey,
     StaticToken,
     Usage,
+    kubeconfig,
 )
 from api.constants import SELF_HOSTED_NAMESPACE, WORKER_KUBERNETES_VERSION, WORKER_POOL, WORKER_SYSTEM_COMPONENTS
-from api.contracts.self_hosted import InitTask
+from api.contracts.self_hosted import InitTask, JoinTask, Machine, SelfHostedManifest
 
 LOCAL_SERVER = f"https://127.0.0.1:{apiserver.PORT}"
 """URL at which the machine reaches its own API server."""
@@ -41,6 +43,12 @@ CA = "ca"
 _AUTHORITIES = (CA, "ca-client", etcd.CA, etcd.PEER_CA, "ca-front-proxy", "ca-kubelet")
 _KUBELET_DIRECTORY = "/var/lib/kubelet"
 KUBELET_UNIT = "kubelet.service"
+KUBELET_KUBECONFIG = f"{_KUBELET_DIRECTORY}/kubeconfig-real"
+CREDENTIALS_SECRET = "cloudprovider"
+"""Secret of the cluster with which its exposure is made."""
+CONTROL_PLANE_ROLE = "node-role.kubernetes.io/control-plane"
+FINALIZER = "gardener.cloud/control-plane"
+"""Finalizer of a Node of the control plane: its member leaves etcd before the Node is gone."""
 
 
 def authorities() -> list[SecretConfig]:
@@ -99,12 +107,19 @@ def certificates(task: InitTask, ca: bytes) -> list[SecretConfig]:
         client(ADMIN, "gardener.cloud:system:self-hosted", "system:masters"),
         client(controller_manager.NAME, "system:kube-controller-manager"),
         client(scheduler.NAME, "system:kube-scheduler"),
+        client(self_hosted_controller.NAME, self_hosted_controller.USER),
         client(KUBELET, f"system:node:{node}", "system:nodes"),
     ]
 
 
-def pods(task: InitTask, secrets: Content, store: Mapping[str, str] | None = None) -> list[StaticPod]:
-    """The static pods, etcd first. ``store``: provider, bucket and prefix of etcd's backups; None if there are none."""
+def pods(
+    task: InitTask, secrets: Content, store: Mapping[str, str] | None = None, existing: bytes | None = None
+) -> list[StaticPod]:
+    """The static pods, etcd first.
+
+    ``store``: provider, bucket and prefix of etcd's backups; None if there are none. ``existing``: names the members of
+    etcd that are there already; None for the first machine.
+    """
     spec, namespace = task.shoot.spec, SELF_HOSTED_NAMESPACE
     version, services = spec.kubernetes.version, (spec.networking.services,)
     server = apiserver.ApiServer(
@@ -155,48 +170,75 @@ def pods(task: InitTask, secrets: Content, store: Mapping[str, str] | None = Non
         server=f"{scheduler.NAME}-server",
     )
     return [
-        static_etcd.pod(task.machine.node, task.machine.address, secrets, task.shoot.technical_id, store),
+        static_etcd.pod(task.machine.node, task.machine.address, secrets, task.shoot.technical_id, store, existing),
         static_pod.of_deployment(apiserver.objects(server), secrets),
         static_pod.of_deployment(controller_manager.objects(manager), secrets),
         static_pod.of_deployment(scheduler.objects(scheduling), secrets),
+        self_hosted_controller.pod(secrets, task.shoot.metadata.name if task.exposed else ""),
     ]
 
 
 def kubelet_files(task: InitTask, secrets: Content) -> dict[str, tuple[bytes, int]]:
-    """Content and mode of the kubelet's files, by path."""
-    shoot = task.shoot.model_dump(mode="json")
-    node = operating_system_config.NodeConfig(
-        shoot=shoot, pool={"name": task.shoot.pool.name}, server=LOCAL_SERVER, cluster_ca="", kubelet_ca=""
-    )
+    """Content and mode of the files of a kubelet beside a control plane, by path."""
     pki = f"{_KUBELET_DIRECTORY}/pki"
-    configuration = {
-        **operating_system_config.kubelet_configuration(node),
+    own = {
         "staticPodPath": static_pod.MANIFESTS,
-        # No controller approves requests for certificates of kubelets, and none removes a taint of new nodes.
+        # The machine has the authorities: the kubelet starts before there is an API server that could sign a request.
         "serverTLSBootstrap": False,
         "tlsCertFile": f"{pki}/server.crt",
         "tlsPrivateKeyFile": f"{pki}/server.key",
+    }
+    server = secrets["kubelet-server"]
+    return {
+        **_kubelet(task.shoot, task.shoot.pool.name, task.machine, own),
+        f"{_KUBELET_DIRECTORY}/ca.crt": (secrets["ca-kubelet-bundle"]["bundle.crt"], 0o644),
+        KUBELET_KUBECONFIG: (secrets[KUBELET]["kubeconfig"], 0o600),
+        f"{pki}/server.crt": (server["tls.crt"], 0o644),
+        f"{pki}/server.key": (server["tls.key"], 0o600),
+    }
+
+
+def joining_kubelet_files(task: JoinTask) -> dict[str, tuple[bytes, int]]:
+    """Content and mode of the files of a kubelet that gets its certificates with a bootstrap token, by path."""
+    join, bootstrap = task.join, f"{_KUBELET_DIRECTORY}/kubeconfig-bootstrap"
+    machine = Machine(node=join.node, address=task.address)
+    return {
+        **_kubelet(join.shoot, join.pool, machine, {}, f"    --bootstrap-kubeconfig={bootstrap} \\\n"),
+        f"{_KUBELET_DIRECTORY}/ca.crt": (join.kubelet_ca.encode(), 0o644),
+        bootstrap: (kubeconfig(f"https://{join.shoot.host}", join.ca.encode(), {"token": join.token}), 0o600),
+    }
+
+
+def _kubelet(
+    manifest: SelfHostedManifest, pool: str, machine: Machine, own: Mapping[str, Any], flag: str = ""
+) -> dict[str, tuple[bytes, int]]:
+    """Configuration and unit of a kubelet. ``own``: settings that differ; ``flag``: a line of its command."""
+    shoot = manifest.model_dump(mode="json")
+    node = operating_system_config.NodeConfig(
+        shoot=shoot, pool={"name": pool}, server=LOCAL_SERVER, cluster_ca="", kubelet_ca=""
+    )
+    configuration = {
+        **operating_system_config.kubelet_configuration(node),
+        # No controller removes a taint of new nodes.
         "registerWithTaints": [],
+        **own,
     }
     labels = {
-        WORKER_POOL: task.shoot.pool.name,
+        WORKER_POOL: pool,
         WORKER_KUBERNETES_VERSION: node.kubernetes_version,
         WORKER_SYSTEM_COMPONENTS: "true",
     }
     unit = _UNIT.format(
         kubelet=node.kubelet_path,
         directory=_KUBELET_DIRECTORY,
-        node=task.machine.node,
-        address=task.machine.address,
+        node=machine.node,
+        address=machine.address,
         labels=",".join(f"{name}={value}" for name, value in sorted(labels.items())),
+        kubeconfig=KUBELET_KUBECONFIG,
+        flag=flag,
     )
-    server = secrets["kubelet-server"]
     return {
-        f"{_KUBELET_DIRECTORY}/ca.crt": (secrets["ca-kubelet-bundle"]["bundle.crt"], 0o644),
         f"{_KUBELET_DIRECTORY}/config/kubelet": (base.to_json(configuration).encode(), 0o644),
-        f"{_KUBELET_DIRECTORY}/kubeconfig-real": (secrets[KUBELET]["kubeconfig"], 0o600),
-        f"{pki}/server.crt": (server["tls.crt"], 0o644),
-        f"{pki}/server.key": (server["tls.key"], 0o600),
         f"/etc/systemd/system/{KUBELET_UNIT}": (unit.encode(), 0o644),
     }
 
@@ -216,8 +258,8 @@ ExecStart={kubelet} \\
     --cert-dir={directory}/pki \\
     --config={directory}/config/kubelet \\
     --hostname-override={node} \\
-    --kubeconfig={directory}/kubeconfig-real \\
-    --node-ip={address} \\
+    --kubeconfig={kubeconfig} \\
+{flag}    --node-ip={address} \\
     --node-labels={labels} \\
     --v=2 \\
     $KUBELET_EXTRA_ARGS
@@ -228,20 +270,33 @@ WantedBy=multi-user.target
 
 
 def system_objects(task: InitTask, ca: bytes) -> list[Manifest]:
-    """Network, Services and DNS of the cluster."""
-    spec, address = task.shoot.spec, task.machine.address
+    """Network, Services and DNS of the cluster, and rights of machines and of the controller.
+
+    They are the same from each machine. Pods in the network of their node find the API server by the name that the
+    node's own file of hosts has. CoreDNS is in the network of pods, and waits for kube-proxy.
+    """
+    spec, host = task.shoot.spec, task.shoot.host
     proxy = kube_proxy.KubeProxy(
-        api_server=address,
+        api_server=host,
         ca_bundle=ca,
         pod_cidrs=(spec.networking.pods,),
-        pools=((task.shoot.pool.name, spec.kubernetes.version),),
+        pools=tuple((each.name, spec.kubernetes.version) for each in spec.provider.workers),
     )
-    dns = coredns.CoreDns(service_cidr=spec.networking.services, api_server=address)
+    services = spec.networking.services
+    dns = coredns.CoreDns(service_cidr=services, api_server=str(ipaddress.ip_network(services)[1]))
     return [
-        *network.manifests(spec.networking.pods, address),
+        *operating_system_config.rbac(),
+        *self_hosted_controller.rights(CREDENTIALS_SECRET),
+        *network.manifests(spec.networking.pods, host),
         *kube_proxy.objects(proxy),
         *coredns.objects(dns),
     ]
+
+
+def marked(node: str) -> Manifest:
+    """The part of a Node that says that it is one of the control plane."""
+    metadata = {"name": node, "labels": {CONTROL_PLANE_ROLE: ""}, "finalizers": [FINALIZER]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
 def endpoint(node: Mapping[str, Any]) -> Manifest:

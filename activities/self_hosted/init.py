@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from activities.self_hosted.backup import ControlPlaneBackup, place
 from activities.self_hosted.secrets import FileSecrets
 from api import images
 from api.constants import OPERATION, SELF_HOSTED_NAMESPACE
-from api.contracts.self_hosted import CREDENTIALS, KUBECONFIG, PROFILE, SECRETS, UID, InitTask
+from api.contracts.self_hosted import CREDENTIALS, EXISTING, KUBECONFIG, PROFILE, SECRETS, UID, InitTask
 from api.crds import crds
 from api.decisions.conditions import find_condition
 from api.resources import CLUSTER, NODE, SELF_HOSTED_SHOOT_EXPOSURE
@@ -26,8 +26,6 @@ from kube.client import KubeClient, Object
 from kube.errors import ApiError
 
 MANAGER = "gardener-shoot-init"
-_SECRET = "cloudprovider"
-_CONTROL_PLANE_ROLE = "node-role.kubernetes.io/control-plane"
 _KINDS = ("clusters", "selfhostedshootexposures")
 _LOOK_SECONDS = 1.0
 
@@ -40,6 +38,8 @@ class MachineSystem(Protocol):
     def holds(self, path: str, content: bytes, mode: int) -> bool: ...
 
     async def copy_from_image(self, image: str, path_in_image: str, path: str, mode: int) -> None: ...
+
+    def name_host(self, host: str, address: str) -> None: ...
 
     async def systemctl(self, *arguments: str) -> None: ...
 
@@ -83,23 +83,18 @@ class SelfHostedActivities:
     @activity.defn
     async def start_self_hosted_kubelet(self) -> None:
         """Install the kubelet and start it. A second run writes what differs, and restarts the kubelet for that."""
-        version = self._task.shoot.spec.kubernetes.version
-        path = f"/opt/kubernetes/{version}/kubelet"
-        if not _exists(path):
-            image = images.kubernetes("hyperkube", version)
-            await self._machine.copy_from_image(image, "/usr/local/bin/kubelet", path, 0o755)
+        self._machine.name_host(self._task.shoot.host, "127.0.0.1")
         await asyncio.to_thread(_make_directory, MANIFESTS)
-        for name, (content, mode) in control_plane.kubelet_files(self._task, _secrets(self._task).all()).items():
-            self._write(name, content, mode)
-        await self._machine.systemctl("daemon-reload")
-        await self._machine.systemctl("enable", control_plane.KUBELET_UNIT)
-        await self._machine.systemctl("restart", control_plane.KUBELET_UNIT)
+        files = control_plane.kubelet_files(self._task, _secrets(self._task).all())
+        await start_kubelet(self._machine, self._task.shoot.spec.kubernetes.version, files)
 
     @activity.defn
     async def deploy_self_hosted_control_plane(self) -> None:
         """Write the static pods, each after its files. A second run writes what differs."""
         store = place(self._task) if self._task.backed_up else None
-        for pod in control_plane.pods(self._task, _secrets(self._task).all(), store):
+        there = self._task.directory / EXISTING
+        existing = there.read_bytes() if there.exists() else None
+        for pod in control_plane.pods(self._task, _secrets(self._task).all(), store, existing):
             for path, content in pod.files.items():
                 self._write(path, content, 0o600)
             self._write(pod.path, pod.text, 0o600)
@@ -130,7 +125,7 @@ class SelfHostedActivities:
 
     @activity.defn
     async def wait_self_hosted_node(self) -> None:
-        """Wait until the machine's Node is Ready, and mark it as one of the control plane."""
+        """Wait until the machine's Node is Ready, and mark it as one of the control plane, with its finalizer."""
 
         async def ready() -> None:
             async with _cluster(self._task) as client:
@@ -139,8 +134,7 @@ class SelfHostedActivities:
                     if find_condition(node, "Ready").get("status") == "True":
                         break
                     await asyncio.sleep(_LOOK_SECONDS)
-                patch = {"metadata": {"labels": {_CONTROL_PLANE_ROLE: ""}}}
-                await client.patch(NODE, self._task.machine.node, None, patch)
+                await client.apply(control_plane.marked(self._task.machine.node), manager=MANAGER)
 
         await heartbeating(ready())
 
@@ -148,16 +142,21 @@ class SelfHostedActivities:
     async def deploy_self_hosted_exposure(self) -> None:
         """Apply the exposure of the API server, with what its controller reads, and have it reconciled."""
         credentials = (self._task.directory / CREDENTIALS).read_bytes()
+        reference = {"kind": "Secret", "namespace": SELF_HOSTED_NAMESPACE, "name": control_plane.CREDENTIALS_SECRET}
         profile: Object = yaml.safe_load((self._task.directory / PROFILE).read_text())
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": _SECRET, "namespace": SELF_HOSTED_NAMESPACE},
+            "metadata": {"name": control_plane.CREDENTIALS_SECRET, "namespace": SELF_HOSTED_NAMESPACE},
             "type": "Opaque",
             "data": {"kubeconfig": base64.b64encode(credentials).decode()},
         }
         async with _cluster(self._task) as client:
             node = await client.get(NODE, self._task.machine.node)
+            live = await client.find(SELF_HOSTED_SHOOT_EXPOSURE, self._task.shoot.metadata.name, SELF_HOSTED_NAMESPACE)
+            # The controller removes the endpoints of nodes that are gone.
+            there = ((live or {}).get("spec") or {}).get("endpoints") or ()
+            others = [each for each in there if each["nodeName"] != self._task.machine.node]
             shoot = self._task.shoot.model_dump(mode="json")
             shoot["metadata"]["uid"] = (self._task.directory / UID).read_text()
             cluster = {
@@ -177,8 +176,8 @@ class SelfHostedActivities:
                 "spec": {
                     "type": "local",
                     "port": 443,
-                    "credentialsRef": {"kind": "Secret", "namespace": SELF_HOSTED_NAMESPACE, "name": _SECRET},
-                    "endpoints": [control_plane.endpoint(node)],
+                    "credentialsRef": reference,
+                    "endpoints": [*others, control_plane.endpoint(node)],
                 },
             }
             for each in (secret, cluster, exposure):
@@ -186,7 +185,7 @@ class SelfHostedActivities:
 
     @activity.defn
     async def wait_self_hosted_exposure(self) -> None:
-        """Wait until the exposure has an address. Its controller runs in this process."""
+        """Wait until the exposure has an address. Its controller is one of the static pods."""
 
         async def exposed() -> None:
             async with _cluster(self._task) as client:
@@ -222,8 +221,26 @@ class SelfHostedActivities:
         return str(status["ingress"][0]["ip"])
 
     def _write(self, path: str, content: bytes, mode: int) -> None:
-        if not self._machine.holds(path, content, mode):
-            self._machine.write(path, content, mode)
+        write(self._machine, path, content, mode)
+
+
+async def start_kubelet(machine: MachineSystem, version: str, files: Mapping[str, tuple[bytes, int]]) -> None:
+    """Install the kubelet with its files, and start it. A second run writes what differs, and starts it again."""
+    path = f"/opt/kubernetes/{version}/kubelet"
+    if not _exists(path):
+        image = images.kubernetes("hyperkube", version)
+        await machine.copy_from_image(image, "/usr/local/bin/kubelet", path, 0o755)
+    for name, (content, mode) in files.items():
+        write(machine, name, content, mode)
+    await machine.systemctl("daemon-reload")
+    await machine.systemctl("enable", control_plane.KUBELET_UNIT)
+    await machine.systemctl("restart", control_plane.KUBELET_UNIT)
+
+
+def write(machine: MachineSystem, path: str, content: bytes, mode: int) -> None:
+    """Write a file of the machine, unless it is as it should be."""
+    if not machine.holds(path, content, mode):
+        machine.write(path, content, mode)
 
 
 def _exists(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Inputs of ``gardener shoot init``: the manifest of a self-hosted Shoot, and the facts of its first machine.
+"""Inputs of ``gardener shoot init`` and ``join``: the manifest of a self-hosted Shoot, and the facts of a machine.
 
 The models have the fields that have an effect there. Every other field of a Shoot is refused, with its path.
 """
@@ -20,6 +20,8 @@ RECOVERY_KEY: Final = "recovery.key"
 KUBECONFIG: Final = "kubeconfig.yaml"
 SECRETS: Final = "secrets"
 UID: Final = "uid"
+MANIFEST: Final = "shoot.json"
+EXISTING: Final = "existing.json"
 """Files and directories of the state directory of a machine."""
 
 
@@ -87,13 +89,22 @@ class _ControlPlane(ApiModel):
 class _Pool(ApiModel):
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=15)
     minimum: Literal[1] = 1
-    maximum: Literal[1] = 1
-    control_plane: _ControlPlane
+    maximum: int = Field(default=1, ge=1, le=100)
+    """Number of machines that may be in the pool."""
+    control_plane: _ControlPlane | None = None
 
 
 class _Provider(ApiModel):
     type: Literal["local"]
-    workers: tuple[_Pool, ...] = Field(min_length=1, max_length=1)
+    workers: tuple[_Pool, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _one_control_plane(self) -> "_Provider":
+        if len([each for each in self.workers if each.control_plane is not None]) != 1:
+            raise ValueError("exactly one pool must have controlPlane")
+        if len({each.name for each in self.workers}) != len(self.workers):
+            raise ValueError("pools must have different names")
+        return self
 
 
 class _DNS(ApiModel):
@@ -108,7 +119,7 @@ class _Spec(ApiModel):
 
 
 class SelfHostedManifest(ApiModel):
-    """A Shoot of one machine, which runs its control plane and its pods."""
+    """A Shoot whose machines run its control plane and its pods."""
 
     api_version: Literal["core.gardener.cloud/v1beta1"]
     kind: Literal["Shoot"]
@@ -117,7 +128,13 @@ class SelfHostedManifest(ApiModel):
 
     @property
     def pool(self) -> _Pool:
-        return self.spec.provider.workers[0]
+        """The pool of the control plane."""
+        return next(each for each in self.spec.provider.workers if each.control_plane is not None)
+
+    @property
+    def control_plane(self) -> _ControlPlane:
+        assert self.pool.control_plane is not None
+        return self.pool.control_plane
 
     @property
     def technical_id(self) -> str:
@@ -162,8 +179,41 @@ class InitTask(ApiModel):
 
     @property
     def backed_up(self) -> bool:
-        return self.shoot.pool.control_plane.backup is not None
+        return self.shoot.control_plane.backup is not None
 
     @property
     def exposed(self) -> bool:
-        return self.shoot.pool.control_plane.exposure is not None
+        return self.shoot.control_plane.exposure is not None
+
+
+class Keys(ApiModel):
+    """Secret of the cluster with the keys of its control plane, and the key that opens it."""
+
+    secret: str
+    key: str = Field(repr=False)
+
+
+class JoinFile(ApiModel):
+    """What ``gardener shoot token create`` gives to one machine, by which it joins. It holds a token."""
+
+    shoot: SelfHostedManifest
+    node: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=63)
+    """Name of the only node that may join with it."""
+    pool: str
+    address: str
+    """Address of the API server."""
+    ca: str
+    """Certificate with which the machine verifies the API server."""
+    kubelet_ca: str
+    """Certificate with which the kubelet verifies requests of the API server."""
+    token: str = Field(repr=False)
+    keys: Keys | None = None
+    """Set for a machine of the control plane."""
+
+
+class JoinTask(ApiModel):
+    """A machine without a control plane that joins."""
+
+    join: JoinFile
+    address: str
+    """Address of the machine."""

@@ -19,20 +19,24 @@ import yaml
 
 from activities.provider_local.computers import user_data_secret
 from api import images
+from api.constants import WORKER_POOL
 from api.local import MACHINE_LABEL, MachineProviderSpec, infrastructure_namespace
 from tests.landscape.conftest import BIN, Landscape, run
-from tests.landscape.shoots import eventually
+from tests.landscape.probe import Probe
+from tests.landscape.shoots import Shoot, eventually
 from workers.provider_local.driver import machine_pod
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
 
-NAME, MACHINE = "alone", "alone-1"
+NAME, MACHINE, _WORKERS = "alone", "alone-1", "workers"
 CLOUD_NAMESPACE = infrastructure_namespace(f"shoot--local--{NAME}")
 STATE = "/var/lib/gardener-self-hosted"
 _DATA = "/var/lib/etcd-main/new.etcd"
-_STATIC_PODS = ("etcd-main", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_STATIC_PODS = ("etcd-main", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "self-hosted-controller")
 _INIT_SECONDS = 240.0
 _PERIOD = 0.1
+_SILENCE_SECONDS = 20.0
+"""A machine that ends at once: the load balancer notices it after two failed checks, and etcd elects another leader."""
 
 
 def manifest(version: str) -> dict[str, Any]:
@@ -41,7 +45,7 @@ def manifest(version: str) -> dict[str, Any]:
         "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "namespace": "garden", "name": "backup-local"},
     }
     exposure = {"extension": {"type": "local"}}
-    pool = {"name": "control-plane", "controlPlane": {"backup": backup, "exposure": exposure}}
+    pool = {"name": "control-plane", "maximum": 3, "controlPlane": {"backup": backup, "exposure": exposure}}
     return {
         "apiVersion": "core.gardener.cloud/v1beta1",
         "kind": "Shoot",
@@ -49,7 +53,7 @@ def manifest(version: str) -> dict[str, Any]:
         "spec": {
             "kubernetes": {"version": version},
             "dns": {"domain": f"{NAME}.example.org"},
-            "provider": {"type": "local", "workers": [pool]},
+            "provider": {"type": "local", "workers": [pool, {"name": _WORKERS}]},
         },
     }
 
@@ -62,8 +66,11 @@ class Machine:
     name: str = MACHINE
     recovery_key: str = ""
 
-    def start(self) -> None:
-        profile = json.loads(self.landscape.kubectl("garden", "get", "cloudprofile", "local", "-o", "json"))
+    def boot(self) -> dict[str, Any]:
+        """Returns the CloudProfile."""
+        profile: dict[str, Any] = json.loads(
+            self.landscape.kubectl("garden", "get", "cloudprofile", "local", "-o", "json")
+        )
         directory = profile["spec"]["providerConfig"]["imagesDirectory"]
         spec = MachineProviderSpec(
             namespace=CLOUD_NAMESPACE,
@@ -78,6 +85,11 @@ class Machine:
         made = {"apiVersion": "v1", "kind": "List", "items": [namespace, user_data, machine_pod(self.name, spec, NAME)]}
         self._cloud("apply", "-f", "-", stdin=json.dumps(made))
         self._cloud("wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=60s")
+        return profile
+
+    def start(self) -> None:
+        """Boot, and get what an init needs of its owner."""
+        profile = self.boot()
         [version] = [each["version"] for each in profile["spec"]["kubernetes"]["versions"]]
         secret = json.loads(
             self.landscape.kubectl("garden", "-n", "garden-local", "get", "secret", "local", "-o", "json")
@@ -97,8 +109,12 @@ class Machine:
 
     def forget(self) -> None:
         """Let the machine start again: it has none of its files, and its owner copies those of the first start."""
-        self._cloud("delete", "pod", self.name, "--timeout=60s")
+        self.end()
         self.start()
+
+    def end(self) -> None:
+        """End for good, and at once."""
+        self._cloud("delete", "pod", self.name, "--grace-period=0", "--force", "--timeout=60s")
 
     def remove(self) -> None:
         self.landscape.kubectl("cloud", "delete", "namespace", CLOUD_NAMESPACE, "--timeout=120s", timeout=130)
@@ -114,16 +130,22 @@ class Machine:
             *("--config=/root/shoot.yaml", "--credentials=/root/cloud.yaml", "--cloud-profile=/root/profile.yaml"),
             *("--backup-credentials=/root/backup.yaml", f"--recovery-key=/root/{recovery_key}"),
         )
-        return subprocess.Popen(
-            self._exec("gardener", "shoot", "init", *files),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return self._gardener("init", *files)
+
+    def token(self, node: str, *options: str) -> str:
+        """File by which a node joins."""
+        return self.sh(f"gardener shoot token create --node {node} {' '.join(options)}")
+
+    def join(self) -> "subprocess.Popen[str]":
+        return self._gardener("join", "--config=/root/join.json")
+
+    def _gardener(self, *arguments: str) -> "subprocess.Popen[str]":
+        command = self._exec("gardener", "shoot", *arguments)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def kill(self) -> None:
-        """End the running init by SIGKILL."""
-        self.sh("kill -9 $(pgrep -f '[g]ardener shoot init')")
+        """End the running init or join by SIGKILL."""
+        self.sh("kill -9 $(pgrep -f '[g]ardener shoot')")
         # Its Temporal ends with it: the next one needs the same file.
         eventually(lambda: not self.sh("pgrep -f '[t]emporal server' || true").strip(), "Temporal has ended", 10)
 
@@ -176,8 +198,8 @@ def _pods(kubeconfig: Path) -> set[str]:
     return set(_kubectl(kubeconfig, "-n", "kube-system", "get", "pods", "-o", "name").split())
 
 
-def _kubectl(kubeconfig: Path, *arguments: str) -> str:
-    return run(str(BIN / "kubectl"), f"--kubeconfig={kubeconfig}", *arguments)
+def _kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None, timeout: float = 200) -> str:
+    return run(str(BIN / "kubectl"), f"--kubeconfig={kubeconfig}", *arguments, stdin=stdin, timeout=timeout)
 
 
 def test_the_api_server_is_reached_at_the_exposed_address(machine: Machine, kubeconfig: Path) -> None:
@@ -273,3 +295,116 @@ def test_a_machine_that_lost_its_files_goes_on_with_the_backup(machine: Machine,
     assert machine.sh(f"cat {STATE}/uid") == uid
     assert machine.sh(f"sha256sum {STATE}/secrets/ca/ca.key") == key
     _kubectl(kubeconfig, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s")
+
+
+def _joins(machine: Machine, reached: str) -> str:
+    """Let a machine join by its file; the first try is killed when a path exists. Returns what the second one said."""
+    command = machine.join()
+    eventually(partial(_exists, machine, reached), f"join has made {reached}", 90)
+    machine.kill()
+    assert command.wait(20) != 0
+    said, _ = machine.join().communicate(timeout=_INIT_SECONDS)
+    return said
+
+
+def _asked(machine: Machine, path: str, *options: str) -> str:
+    """Status of the API server's answer to a machine."""
+    url = f"https://api.{NAME}.example.org{path}"
+    return machine.sh(f"curl -ks -o /dev/null -w '%{{http_code}}' {' '.join(options)} {url}")
+
+
+def test_a_worker_joins_and_runs_pods(machine: Machine, kubeconfig: Path) -> None:
+    worker = Machine(machine.landscape, f"{NAME}-worker-1")
+    worker.boot()
+    file = machine.token(worker.name, f"--worker-pool-name={_WORKERS}")
+    worker.write("join.json", file)
+    started = time.monotonic()
+    assert "has joined" in _joins(worker, "/etc/systemd/system/kubelet.service")
+    print(f"a worker joined in {time.monotonic() - started:.0f} s, with one SIGKILL")
+    found = json.loads(_kubectl(kubeconfig, "get", "node", worker.name, "-o", "json"))
+    assert found["metadata"]["labels"][WORKER_POOL] == _WORKERS
+
+    container = {
+        "name": "main",
+        "image": images.GARDENER,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "until getent hosts kubernetes.default.svc.cluster.local; do sleep 1; done"],
+    }
+    selector = {WORKER_POOL: _WORKERS}
+    spec = {"nodeSelector": selector, "restartPolicy": "Never", "containers": [container]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asks", "namespace": "default"}, "spec": spec}
+    _kubectl(kubeconfig, "apply", "-f", "-", stdin=json.dumps(pod))
+    _kubectl(
+        kubeconfig, "-n", "default", "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/asks", "--timeout=120s"
+    )
+    # The API server verifies the kubelet's certificate.
+    eventually(lambda: "100.104.0.1" in _kubectl(kubeconfig, "-n", "default", "logs", "asks"), "there are logs", 30)
+
+    secret = "/api/v1/namespaces/kube-system/secrets/cloudprovider"
+    client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+    assert _asked(worker, secret, f"--cert {client}", f"--key {client}") == "403"
+    for token, status in ((json.loads(file)["token"], "403"), ("abcdef.0123456789abcdef", "401")):
+        assert _asked(worker, secret, f"-H 'Authorization: Bearer {token}'") == status
+    # Its Node exists: the token gives its certificate to no other machine.
+    with pytest.raises(pytest.fail.Exception, match="exists: delete it first"):
+        machine.token(worker.name, f"--worker-pool-name={_WORKERS}")
+
+
+def _members(machine: Machine) -> set[str]:
+    tls = "--cacert client-ca/bundle.crt --cert client-client/tls.crt --key client-client/tls.key"
+    url = "https://127.0.0.1:2379/v3/cluster/member/list"
+    found = json.loads(machine.sh(f"cd /var/lib/static-pods/etcd-main/tls && curl -sSf {tls} -X POST {url} -d '{{}}'"))
+    return {each["name"] for each in found["members"] if not each.get("isLearner")}
+
+
+def _endpoints(kubeconfig: Path) -> set[str]:
+    path = "jsonpath={.spec.endpoints[*].nodeName}"
+    return set(_kubectl(kubeconfig, "-n", "kube-system", "get", "exp", NAME, "-o", path).split())
+
+
+@pytest.mark.timeout(1200, func_only=True)
+def test_a_node_of_the_control_plane_is_replaced_while_clients_write(
+    machine: Machine, kubeconfig: Path, tmp_path: Path
+) -> None:
+    second, third, fourth = (Machine(machine.landscape, f"{NAME}-{number}") for number in (2, 3, 4))
+    shoot = Shoot(machine.landscape, NAME, tmp_path)
+    shoot.kubeconfig = kubeconfig
+    address = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"].removeprefix("https://")
+    with Probe(shoot, address=address, reconnects=True).running() as probe:
+        for each in (second, third):
+            each.boot()
+            each.write("join.json", machine.token(each.name, "--control-plane"))
+            started = time.monotonic()
+            assert "the control plane runs" in _joins(each, "/etc/kubernetes/manifests/etcd-main.yaml")
+            print(f"{each.name} joined in {time.monotonic() - started:.0f} s, with one SIGKILL")
+        assert _members(machine) == {MACHINE, second.name, third.name}
+        eventually(lambda: _endpoints(kubeconfig) == {MACHINE, second.name, third.name}, "three endpoints", 60)
+        assert "its maximum" in _refused(machine, fourth.name)
+        _told(probe, "two machines joined")
+
+        machine.end()
+        eventually(lambda: probe.answered and probe.answered[-1] > time.monotonic() - 1, "clients are answered", 60)
+        _kubectl(kubeconfig, "delete", "node", MACHINE, "--timeout=120s")
+        eventually(lambda: _members(second) == {second.name, third.name}, "its member has left", 60)
+        eventually(lambda: _endpoints(kubeconfig) == {second.name, third.name}, "its endpoint has left", 60)
+        _told(probe, "the first machine ended for good")
+
+        fourth.boot()
+        fourth.write("join.json", second.token(fourth.name, "--control-plane"))
+        assert "the control plane runs" in _joins(fourth, "/etc/kubernetes/manifests/etcd-main.yaml")
+        assert _members(second) == {second.name, third.name, fourth.name}
+        eventually(lambda: _endpoints(kubeconfig) == {second.name, third.name, fourth.name}, "three endpoints", 60)
+    _told(probe, "another machine joined")
+    assert not probe.lost
+    assert probe.longest_silence < _SILENCE_SECONDS
+
+
+def _refused(machine: Machine, node: str) -> str:
+    with pytest.raises(pytest.fail.Exception) as refused:
+        machine.token(node, "--control-plane")
+    return str(refused.value)
+
+
+def _told(probe: Probe, when: str) -> None:
+    counted = f"{len(probe.answered)} writes and reads, {probe.failed} failed, {len(probe.broken)} repeated"
+    print(f"{when}: {counted}, longest silence {probe.longest_silence:.1f} s; {probe.faults[-3:]}")

@@ -1,4 +1,4 @@
-"""``gardener shoot list|create|move|ssh|init``: Shoots as their owners see them, and moves of their control planes."""
+"""``gardener shoot``: Shoots as their owners see them, moves of their control planes, and self-hosted Shoots."""
 
 import asyncio
 import json
@@ -20,6 +20,7 @@ from workers.cli import completion
 from workers.cli.connection import garden_client, namespaced_name
 from workers.cli.narrator import Narrator
 from workers.cli.shoot_init import init
+from workers.cli.shoot_join import join, token
 from workers.cli.ssh import ssh
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ def shoot() -> None:
 
 shoot.add_command(ssh)
 shoot.add_command(init)
+shoot.add_command(join)
+shoot.add_command(token)
 
 
 _GARDEN = click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")

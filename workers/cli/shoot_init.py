@@ -7,7 +7,9 @@ import os
 import shutil
 import socket
 import uuid
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -17,6 +19,7 @@ from api.contracts.self_hosted import (
     BACKUP_CREDENTIALS,
     CREDENTIALS,
     KUBECONFIG,
+    MANIFEST,
     PROFILE,
     RECOVERY_KEY,
     UID,
@@ -28,7 +31,7 @@ from api.contracts.self_hosted import (
 )
 from workers.cli.narrator import Narrator
 from workers.node_agent.init import write_private
-from workers.self_hosted.process import TEMPORAL, AlreadyRuns, run
+from workers.self_hosted.process import TEMPORAL, AlreadyRuns, Tell, run_init
 
 STATE = Path("/var/lib/gardener-self-hosted")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -53,22 +56,19 @@ def init(
 
     Run it as root on the machine. If it is interrupted, run it again: it continues where it was.
     """
-    if os.geteuid() != 0:
-        raise click.ClickException("gardener shoot init writes files of the whole machine: run it as root")
-    if shutil.which(TEMPORAL) is None:
-        raise click.ClickException(f"{TEMPORAL} does not exist on this machine: use a machine image that has it")
+    must_be_machine()
     try:
         shoot = SelfHostedManifest.read(yaml.safe_load(config.read_text()))
     except (InvalidManifest, yaml.YAMLError) as error:
         raise click.ClickException(f"{config}: {error}") from None
     STATE.mkdir(parents=True, exist_ok=True, mode=0o700)
     _keep(shoot)
-    if shoot.pool.control_plane.exposure:
+    if shoot.control_plane.exposure:
         if credentials is None or cloud_profile is None:
             raise click.UsageError("an exposure needs --credentials and --cloud-profile")
         write_private(STATE / CREDENTIALS, credentials.read_bytes())
         write_private(STATE / PROFILE, cloud_profile.read_bytes())
-    if backup := shoot.pool.control_plane.backup:
+    if backup := shoot.control_plane.backup:
         if backup_credentials is None or recovery_key is None:
             raise click.UsageError("a backup needs --backup-credentials and --recovery-key")
         data = _secret(backup_credentials, backup.credentials_ref)
@@ -78,23 +78,42 @@ def init(
         write_private(STATE / RECOVERY_KEY, recovery_key.read_bytes())
     if not (STATE / UID).exists():
         write_private(STATE / UID, str(uuid.uuid4()).encode())
-    task = InitTask(directory=STATE, shoot=shoot, machine=Machine(node=_node(), address=_address()))
+    task = InitTask(directory=STATE, shoot=shoot, machine=this_machine())
+    init_machine(task, output)
+
+
+def init_machine(task: InitTask, output: str) -> None:
+    """Make the control plane of this machine."""
+    said = f"the control plane runs; the administrator's kubeconfig is {STATE / KUBECONFIG}"
+    run_on_machine(lambda tell: run_init(task, tell), output, said)
+
+
+def run_on_machine(work: Callable[[Tell], Coroutine[Any, Any, None]], output: str, said: str) -> None:
+    """Run a flow of this machine, tell its progress, and ``said`` at its end."""
     narrator = Narrator(as_json=output == "json")
 
     def tell(step: str, error: str) -> None:
         narrator.say(f"{step}: {error}" if error else step, phase="Retrying" if error else "Running")
 
     try:
-        asyncio.run(run(task, tell))
+        asyncio.run(work(tell))
     except (AlreadyRuns, WorkflowFailureError) as error:
         cause = error.cause if isinstance(error, WorkflowFailureError) else None
         raise click.ClickException(str(getattr(cause, "cause", None) or cause or error)) from None
-    narrator.say(f"the control plane runs; the administrator's kubeconfig is {STATE / KUBECONFIG}", phase="Succeeded")
+    narrator.say(said, phase="Succeeded")
+
+
+def must_be_machine() -> None:
+    """Raises ClickException unless root calls on a machine whose image has what a flow needs."""
+    if os.geteuid() != 0:
+        raise click.ClickException("the command writes files of the whole machine: run it as root")
+    if shutil.which(TEMPORAL) is None:
+        raise click.ClickException(f"{TEMPORAL} does not exist on this machine: use a machine image that has it")
 
 
 def _keep(shoot: SelfHostedManifest) -> None:
     """Remember the manifest. Raises ClickException if this machine has another one: a running cluster keeps its own."""
-    file, text = STATE / "shoot.json", shoot.model_dump_json()
+    file, text = STATE / MANIFEST, shoot.model_dump_json()
     if not file.exists():
         write_private(file, text.encode())
     elif file.read_text() != text:
@@ -114,12 +133,8 @@ def _secret(file: Path, wanted: SecretReference) -> dict[str, str]:
     return data
 
 
-def _node() -> str:
-    return socket.gethostname()
-
-
-def _address() -> str:
-    """Address by which this machine reaches others; no packet is sent."""
+def this_machine() -> Machine:
+    """Name and address of this machine. The address is that by which it reaches others; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         opened.connect(("192.0.2.1", 9))
-        return str(opened.getsockname()[0])
+        return Machine(node=socket.gethostname(), address=str(opened.getsockname()[0]))

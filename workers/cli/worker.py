@@ -32,6 +32,7 @@ _PROCESSES = {
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
     "runtime-gvisor": ("workers.gvisor", "The extension that makes gVisor usable in shoots."),
     "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),
+    "self-hosted": ("workers.self_hosted.controller", "Controllers of a self-hosted Shoot, on its own machines."),
     "shoot-oidc-service": ("workers.oidc_service", "The extension that deploys these authenticators in a seed."),
     "setup": ("workers.setup", "Prepares a garden and a Temporal, and ends."),
     "subresources": ("workers.subresources", "Issues kubeconfigs of Shoots, behind the garden's front door."),

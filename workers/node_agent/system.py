@@ -47,6 +47,14 @@ class System:
             os.unlink(temporary)
             raise
 
+    def name_host(self, host: str, address: str) -> None:
+        """Let the machine find a host at an address. The file is written in place: it may be a mount."""
+        file = self.path("/etc/hosts")
+        lines = [each for each in file.read_text().splitlines() if each.split()[1:] != [host]]
+        content = "\n".join([*lines, f"{address} {host}", ""])
+        if file.read_text() != content:
+            file.write_text(content)
+
     def remove(self, path: str | Path) -> None:
         self.path(path).unlink(missing_ok=True)
 

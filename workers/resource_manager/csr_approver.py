@@ -140,12 +140,15 @@ class CSRApprover:
         target: KubeClient,
         target_caches: Caches,
         machine_namespace: str | None,
+        tokens_of_nodes: bool = False,
         workers: int = 1,
     ) -> None:
+        """``tokens_of_nodes``: nodes need no Machine, but each bootstrap token names the only node that it is for."""
         self._source = source
         self._target = target
         self._caches = target_caches
         self._machine_namespace = machine_namespace
+        self._tokens_of_nodes = tokens_of_nodes
         self._controller = Controller(
             "csr-approver", self._reconcile, workers=workers, first_delay=0.2, longest_delay=10.0
         )
@@ -198,11 +201,18 @@ class CSRApprover:
         machine: Object | None = {"metadata": {"name": name}}
         if self._machine_namespace is not None and name:
             machine = await self._source.find(MACHINE, name, self._machine_namespace)
-        return decide_joining_kubelet(self._groups(csr), request, machine)
+        verdict = decide_joining_kubelet(self._groups(csr), request, machine)
+        if not verdict.approved or not self._tokens_of_nodes:
+            return verdict
+        # The certificate would be that of the node, with its rights to the Secrets of its pods.
+        if _registered_before(csr, await self._target.find(NODE, name)):
+            return Verdict(False, "cannot use bootstrap token since a Node is already registered with this name")
+        return verdict
 
     def _groups(self, csr: Object) -> Collection[str] | None:
-        """Groups of the requester; None if nodes have no Machines, and so no tokens of their own."""
-        return None if self._machine_namespace is None else csr["spec"].get("groups") or ()
+        """Groups of the requester; None if nodes have no Machines, and no tokens of their own."""
+        of_one = self._tokens_of_nodes or self._machine_namespace is not None
+        return csr["spec"].get("groups") or () if of_one else None
 
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
         name = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)

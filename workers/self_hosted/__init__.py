@@ -1,1 +1,1 @@
-"""The process of ``gardener shoot init``: a Temporal of its own, the worker, and the controller of exposures."""
+"""Processes of self-hosted Shoots: those of ``gardener shoot init`` and ``join``, and the cluster's controllers."""

@@ -1,4 +1,4 @@
-"""The process of ``gardener shoot init``: Temporal on a file of the machine, its worker, and the exposure's controller.
+"""The process of ``gardener shoot init`` and ``join``: Temporal on a file of the machine, and its worker.
 
 There is no garden and no cluster yet whose Temporal could keep the flow. So the machine has one of its own: it listens
 on the loopback address while this process runs, and ends with it, also by SIGKILL. The flow is in a file, so the next
@@ -12,7 +12,7 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,9 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.worker import Worker
 
-from activities.provider_local.cloud import Clouds
-from activities.provider_local.self_hosted_shoot_exposure import SelfHostedShootExposureActuator
-from activities.self_hosted import control_plane
 from activities.self_hosted.init import SelfHostedActivities
-from activities.self_hosted.secrets import FileSecrets
-from api.contracts.self_hosted import SECRETS, InitTask
-from api.resources import SELF_HOSTED_SHOOT_EXPOSURE
-from kube.cache import Caches
-from kube.client import KubeClient
-from kube.errors import ApiError
-from workers.extension.controller import ExtensionController
+from activities.self_hosted.join import JoinActivities
+from api.contracts.self_hosted import InitTask, JoinTask
 from workers.lib.codec import data_converter
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
@@ -39,7 +31,9 @@ from workers.lib.sandbox import workflow_runner
 from workers.lib.temporal import TemporalConnectionError, TemporalServer, connect_with
 from workers.node_agent.system import System
 from workflows.self_hosted.init import InitSelfHostedShoot
+from workflows.self_hosted.join import JoinSelfHostedShoot
 
+Tell = Callable[[str, str], None]
 TEMPORAL = "/usr/local/bin/temporal"
 _QUEUE = "self-hosted"
 _START_SECONDS = 60.0
@@ -48,99 +42,91 @@ _PR_SET_PDEATHSIG = 1
 
 
 class AlreadyRuns(Exception):
-    """Another process makes this control plane."""
+    """Another process changes this machine."""
 
 
-async def run(task: InitTask, tell: Callable[[str, str], None]) -> None:
-    """Start or continue the flow, and wait for its end.
+async def run_init(task: InitTask, tell: Tell) -> None:
+    """Start or continue the flow of ``gardener shoot init``, and wait for its end. See ``_run``."""
+    steps = SelfHostedActivities(System(), task)
+    activities = [
+        steps.restore_self_hosted_keys,
+        steps.make_self_hosted_secrets,
+        steps.back_up_self_hosted_keys,
+        steps.start_self_hosted_kubelet,
+        steps.deploy_self_hosted_control_plane,
+        steps.wait_self_hosted_apiserver,
+        steps.deploy_self_hosted_system,
+        steps.wait_self_hosted_node,
+        steps.deploy_self_hosted_exposure,
+        steps.wait_self_hosted_exposure,
+        steps.write_self_hosted_kubeconfig,
+    ]
+    name = f"init/{task.shoot.technical_id}"
+    await _run(task.directory, name, InitSelfHostedShoot.run, [task.exposed], InitSelfHostedShoot, activities, tell)
 
-    ``tell`` is called with each step that runs for a while, and with the error of its last attempt, if it had one.
+
+async def run_join(directory: Path, task: JoinTask, tell: Tell) -> None:
+    """Start or continue the flow of ``gardener shoot join``, and wait for its end. See ``_run``."""
+    steps = JoinActivities(System(), task)
+    activities = [steps.start_joining_kubelet, steps.wait_joining_node]
+    name = f"join/{task.join.shoot.technical_id}"
+    await _run(directory, name, JoinSelfHostedShoot.run, [], JoinSelfHostedShoot, activities, tell)
+
+
+async def _run(
+    directory: Path,
+    name: str,
+    start: Callable[..., Awaitable[None]],
+    arguments: list[bool],
+    workflow: type,
+    activities: Sequence[Callable[..., Any]],
+    tell: Tell,
+) -> None:
+    """Run a flow of this machine. ``tell`` gets each step that takes long, and the error of its last attempt.
 
     Raises AlreadyRuns; WorkflowFailureError for an error that a retry does not fix.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(_locked(task.directory))
-        address = await stack.enter_async_context(temporal(task.directory))
-        client = await _connected(address)
-        steps = SelfHostedActivities(System(), task)
+        stack.enter_context(_locked(directory))
+        client = await _connected(await stack.enter_async_context(temporal(directory)))
         worker = Worker(
             client,
             task_queue=_QUEUE,
-            workflows=[InitSelfHostedShoot],
-            activities=[
-                steps.restore_self_hosted_keys,
-                steps.make_self_hosted_secrets,
-                steps.back_up_self_hosted_keys,
-                steps.start_self_hosted_kubelet,
-                steps.deploy_self_hosted_control_plane,
-                steps.wait_self_hosted_apiserver,
-                steps.deploy_self_hosted_system,
-                steps.wait_self_hosted_node,
-                steps.deploy_self_hosted_exposure,
-                steps.wait_self_hosted_exposure,
-                steps.write_self_hosted_kubeconfig,
-            ],
-            interceptors=[
-                *await open_journal(task.directory / "journal", client),
-                Heartbeats(),
-                ActivityInterceptor(),
-            ],
+            workflows=[workflow],
+            activities=activities,
+            interceptors=[*await open_journal(directory / "journal", client), Heartbeats(), ActivityInterceptor()],
             max_heartbeat_throttle_interval=THROTTLE,
             workflow_runner=workflow_runner(),
         )
-        serving = asyncio.create_task(serve_exposures(task))
-        try:
-            async with worker:
-                # A flow that has ended runs again: each of its steps finds what there is.
-                handle = await client.start_workflow(
-                    InitSelfHostedShoot.run,
-                    task.exposed,
-                    id=f"init/{task.shoot.technical_id}",
-                    task_queue=_QUEUE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                )
-                telling = asyncio.create_task(tell_progress(handle, tell))
-                try:
-                    await handle.result()
-                finally:
-                    telling.cancel()
-                    await asyncio.gather(telling, return_exceptions=True)
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+        async with worker:
+            # A flow that has ended runs again: each of its steps finds what there is.
+            handle = await client.start_workflow(
+                start,
+                args=arguments,
+                id=name,
+                task_queue=_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            )
+            telling = asyncio.create_task(tell_progress(handle, tell))
+            try:
+                await handle.result()
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
 
 
-async def tell_progress(handle: WorkflowHandle[Any, None], tell: Callable[[str, str], None]) -> None:
-    """Call ``tell`` as ``run`` says, until cancelled."""
+async def tell_progress(handle: WorkflowHandle[Any, None], tell: Tell) -> None:
+    """Call ``tell`` as ``_run`` says, until cancelled."""
     told: tuple[str, str] | None = None
     while True:
         description = await handle.describe()
         for step in description.raw_description.pending_activities:
-            name = step.activity_type.name.replace("_self_hosted", "").replace("_", " ")
+            name = step.activity_type.name.replace("_self_hosted", "").replace("_joining", "").replace("_", " ")
             if (now := (name, step.last_failure.message)) != told:
                 tell(*now)
                 told = now
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-async def serve_exposures(task: InitTask) -> None:
-    """Reconcile exposures in the new cluster, once it serves them, until cancelled."""
-    while True:
-        with contextlib.suppress(FileNotFoundError, ApiError):
-            text = FileSecrets(task.directory / SECRETS).get(control_plane.ADMIN)["kubeconfig"].decode()
-            async with KubeClient.from_kubeconfig(text) as client:
-                await client.list(SELF_HOSTED_SHOOT_EXPOSURE)
-                break
-        await asyncio.sleep(_LOOK_SECONDS)
-    async with KubeClient.from_kubeconfig(text) as client:
-        caches, clouds = Caches(client), Clouds()
-        try:
-            actuator = SelfHostedShootExposureActuator(client, clouds)
-            await ExtensionController(client, caches, actuator, interruptible=True).run()
-        finally:
-            await caches.close()
-            await clouds.close()
 
 
 @contextlib.contextmanager
@@ -149,7 +135,7 @@ def _locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadyRuns(f"another process makes the control plane in {directory}: wait for its end") from None
+            raise AlreadyRuns(f"another process works in {directory}: wait for its end") from None
         yield
 
 

@@ -61,7 +61,8 @@ def flags(pod: StaticPod) -> list[str]:
 
 def test_no_pod_needs_an_api_server(pods: dict[str, StaticPod]) -> None:
     """A kubelet refuses a static pod that refers to another object."""
-    assert list(pods) == ["etcd-main", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    of_kubernetes = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    assert list(pods) == ["etcd-main", *of_kubernetes, "self-hosted-controller"]
     for pod in pods.values():
         spec = pod.manifest["spec"]
         assert pod.manifest["metadata"]["namespace"] == "kube-system"
@@ -174,8 +175,10 @@ def test_a_directory_that_a_killed_run_left_unfinished_is_no_secret(tmp_path: Pa
         ),
         ("spec.provider.workers.0.controlPlane.exposure", {"dns": {}}, "exposure.dns: gardener shoot init does not"),
         ("spec.provider.workers.0.controlPlane.exposure", {"extension": {"type": "x"}}, "Input should be 'local'"),
-        ("spec.provider.workers.0.maximum", 3, "maximum: Input should be 1"),
-        ("spec.provider.workers", [{"name": "cp"}], "controlPlane: Field required"),
+        ("spec.provider.workers.0.maximum", 0, "maximum: Input should be greater than or equal to 1"),
+        ("spec.provider.workers.0.minimum", 2, "minimum: Input should be 1"),
+        ("spec.provider.workers", [{"name": "cp"}], "exactly one pool must have controlPlane"),
+        ("spec.provider.workers", [{"name": "cp", "controlPlane": {}}, {"name": "cp"}], "different names"),
         ("spec.networking", {"type": "calico"}, "networking.type: Input should be 'flannel'"),
         ("spec.networking", {"pods": "10.0.0.0/8", "services": "10.1.0.0/16"}, "must not overlap"),
         ("spec.networking", {"pods": "fd00::/48"}, "networking.pods"),
