@@ -109,6 +109,8 @@ HEALTH_CHECK_PORT = "local.provider.extensions.gardener.cloud/health-check-port"
 EXCLUDED_MACHINES = "local.provider.extensions.gardener.cloud/excluded-machines"
 """Annotation of such a Service: names of machines that get no connections, separated by commas."""
 
+OBJECT_STORE_LABEL = "local.provider.extensions.gardener.cloud/object-store"
+"""Label of a namespace of the cloud, ``true``: its machines reach the object store. The cloud's operator sets it."""
 CHOSEN_MACHINES = "local.provider.extensions.gardener.cloud/chosen-machines"
 """Annotation of a Service of the cloud without a selector: its backends are the machines of the namespace that have one
 of these addresses, separated by commas, and accept TCP connections at its target ports."""

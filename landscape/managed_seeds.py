@@ -1,23 +1,24 @@
 """Process that prepares the ManagedSeeds of a landscape, as an operator does elsewhere.
 
 It opens the cloud's firewall for the machines of a Shoot that a ManagedSeed makes a seed: they alone reach the garden,
-Temporal and the object store. It also gives provider-local of each seed its identity for Temporal, because a seed that
-is deleted and added again has a new installation of it. It runs in the network of the cloud, whose firewall it sets.
+Temporal and the object store. The machines of a namespace with a label reach the object store. It also gives
+provider-local of each seed its identity for Temporal, because a seed that is deleted and added again has a new
+installation of it. It runs in the network of the cloud, whose firewall it sets.
 """
 
 import asyncio
 import ipaddress
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import click
 
 from api.constants import GARDEN_NAMESPACE
 from api.decisions import managed_seeds
-from api.local import MACHINE_LABEL, infrastructure_namespace
-from api.resources import CONTROLLER_INSTALLATION, MANAGED_SEED, POD, SHOOT
+from api.local import MACHINE_LABEL, OBJECT_STORE_LABEL, infrastructure_namespace
+from api.resources import CONTROLLER_INSTALLATION, MANAGED_SEED, NAMESPACE, POD, SHOOT
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
@@ -54,6 +55,15 @@ def addresses(registered: Iterable[Object], shoots: Iterable[Object], machines: 
         for each in shoots
         if each["metadata"]["name"] in names and (technical_id := (each.get("status") or {}).get("technicalID"))
     }
+    return _addresses_in(namespaces, machines)
+
+
+def addresses_with_backups(labelled: Iterable[Object], machines: Iterable[Object]) -> list[str]:
+    """Addresses of the machines of namespaces that have the label of the object store."""
+    return _addresses_in({each["metadata"]["name"] for each in labelled}, machines)
+
+
+def _addresses_in(namespaces: Container[str], machines: Iterable[Object]) -> list[str]:
     running = (each for each in machines if each["metadata"]["namespace"] in namespaces)
     found = {str(address) for each in running if (address := (each.get("status") or {}).get("podIP"))}
     return sorted(found, key=ipaddress.ip_address)
@@ -66,23 +76,28 @@ class Firewall:
         self._plan = plan
         self._registered, self._shoots = registered, shoots
         self._machines = Cache(cloud, POD, labels=MACHINE_LABEL)
+        self._labelled = Cache(cloud, NAMESPACE, labels=f"{OBJECT_STORE_LABEL}=true")
 
     async def run(self) -> None:
         """Run until cancelled."""
         controller = Controller("firewall of managed seeds", self._reconcile, workers=1)
         rules = Key(None, "rules")
-        async with self._machines:
-            await asyncio.gather(*(each.synced() for each in (self._registered, self._shoots, self._machines)))
+        caches = (self._registered, self._shoots, self._machines, self._labelled)
+        async with self._machines, self._labelled:
+            await asyncio.gather(*(each.synced() for each in caches))
             controller.enqueue(rules)
-            for each in (self._registered, self._shoots, self._machines):
+            for each in caches:
                 controller.watch(each, keys=lambda _: [rules])
             await controller.run()
 
     async def _reconcile(self, _: Key) -> None:
         """Replace all rules at once. A second run writes the same rules."""
-        found = addresses(self._registered.list(), self._shoots.list(), self._machines.list())
-        if await network.admit_seed_machines(self._plan, found):
+        machines = self._machines.list()
+        found = addresses(self._registered.list(), self._shoots.list(), machines)
+        backups = addresses_with_backups(self._labelled.list(), machines)
+        if await network.admit_machines(self._plan, found, backups):
             log.info("machines of managed seeds: %s", ", ".join(found) or "none")
+            log.info("machines that reach the object store: %s", ", ".join(backups) or "none")
 
 
 Connect = Callable[[str], AbstractAsyncContextManager[KubeClient]]

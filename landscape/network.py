@@ -67,17 +67,22 @@ async def up(plan: Plan) -> None:
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS), *nodes)
 
 
-async def admit_seed_machines(plan: Plan, addresses: Sequence[str]) -> bool:
-    """Let these machines, and no others, reach the central services that a seed needs; returns whether rules changed.
+async def admit_machines(plan: Plan, of_seeds: Sequence[str], with_backups: Sequence[str] = ()) -> bool:
+    """Let these machines, and no others, reach central services; returns whether rules changed.
 
-    All rules change at once. Connections that were open from other machines end, too.
+    ``of_seeds``: addresses of machines that reach what a seed needs. ``with_backups``: of those that reach the object
+    store alone. All rules change at once. Connections that were open from other machines end, too.
     """
     namespace = plan.cloud.netns
     rules = [
         f"-A {_SEED_MACHINES} -s {address}/32 -d {service}/32 -p tcp -m multiport --dports {','.join(map(str, ports))} "
         "-j ACCEPT"
+        for addresses, services in (
+            (of_seeds, plan.services_for_seeds),
+            (with_backups, plan.services_for_backups),
+        )
         for address in addresses
-        for service, ports in plan.services_for_seeds.items()
+        for service, ports in services.items()
     ]
     live = await run("iptables-save", "-t", "filter", netns=namespace)
     if [line for line in live.splitlines() if line.startswith(f"-A {_SEED_MACHINES} ")] == rules:
@@ -167,8 +172,8 @@ async def _garden(plan: Plan) -> None:
 async def _cloud(plan: Plan) -> None:
     """Namespace of the cloud. It forwards its machines to the central DNS and to the gateways of the seeds, with NAT.
 
-    The gateways reach each other through it, too, as they would through the internet. ``admit_seed_machines`` opens it
-    for the machines of seeds.
+    The gateways reach each other through it, too, as they would through the internet. ``admit_machines`` opens it for
+    the machines of seeds, and for those that back up.
     """
     cloud, namespace = plan.cloud, plan.cloud.netns
     services = dict.fromkeys([plan.central_address, plan.object_store_address])

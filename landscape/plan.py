@@ -264,12 +264,16 @@ class Plan:
     @property
     def services_for_seeds(self) -> dict[str, tuple[int, ...]]:
         """Ports, by address, of the central services that a seed needs: the garden, Temporal and the object store."""
-        ports: dict[str, list[int]] = {}
-        for url in (f"//{self.temporal_address}", self.garden.server, self.iam_endpoint, self.object_store_endpoint):
-            place = urlsplit(url)
-            if place.hostname and place.port:
-                ports.setdefault(place.hostname, []).append(place.port)
-        return {address: tuple(sorted(found)) for address, found in ports.items()}
+        return _ports(f"//{self.temporal_address}", self.garden.server, *self._object_store)
+
+    @property
+    def services_for_backups(self) -> dict[str, tuple[int, ...]]:
+        """Ports, by address, of the object store: of its objects, and of its users."""
+        return _ports(*self._object_store)
+
+    @property
+    def _object_store(self) -> tuple[str, str]:
+        return self.iam_endpoint, self.object_store_endpoint
 
     @property
     def discovery_host(self) -> str:
@@ -575,3 +579,12 @@ def choose(
             f"all {MAX_LANDSCAPES - 1} blocks of addresses for named landscapes are taken: take one down first"
         )
     return replace(made, index=free[0])
+
+
+def _ports(*urls: str) -> dict[str, tuple[int, ...]]:
+    """Ports of URLs, by address."""
+    ports: dict[str, list[int]] = {}
+    for place in map(urlsplit, urls):
+        if place.hostname and place.port:
+            ports.setdefault(place.hostname, []).append(place.port)
+    return {address: tuple(sorted(found)) for address, found in ports.items()}

@@ -20,7 +20,7 @@ import yaml
 from activities.provider_local.computers import user_data_secret
 from api import images
 from api.constants import WORKER_POOL
-from api.local import MACHINE_LABEL, MachineProviderSpec, infrastructure_namespace
+from api.local import MACHINE_LABEL, OBJECT_STORE_LABEL, MachineProviderSpec, infrastructure_namespace
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.probe import Probe
 from tests.landscape.shoots import Shoot, eventually
@@ -79,7 +79,7 @@ class Machine:
             cpu_millis=100,
             memory_bytes=512 * 1024 * 1024,
         )
-        labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+        labels = {"pod-security.kubernetes.io/enforce": "privileged", OBJECT_STORE_LABEL: "true"}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLOUD_NAMESPACE, "labels": labels}}
         user_data = user_data_secret(self.name, CLOUD_NAMESPACE, b"#!/bin/bash\ntrue\n", {MACHINE_LABEL: self.name})
         made = {"apiVersion": "v1", "kind": "List", "items": [namespace, user_data, machine_pod(self.name, spec, NAME)]}
@@ -164,6 +164,17 @@ def machine(landscape: Landscape) -> Iterator[Machine]:
     made.remove()
 
 
+def _killed_at(machine: Machine, command: "subprocess.Popen[str]", path: str) -> None:
+    """Kill a running init or join when it has made a file."""
+    try:
+        eventually(partial(_exists, machine, path), f"{path} is made", 120)
+    except AssertionError:
+        machine.kill()
+        pytest.fail(f"{path} is not made: {command.communicate(timeout=20)[0]}")
+    machine.kill()
+    assert command.wait(20) != 0
+
+
 def _exists(machine: Machine, path: str) -> bool:
     return machine.sh(f"test -e {path} && echo yes || true").strip() == "yes"
 
@@ -177,13 +188,11 @@ def kubeconfig(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Pa
         "/var/lib/etcd-main/new.etcd/member",
     ):
         command = machine.init()
-        eventually(partial(_exists, machine, reached), f"init has made {reached}", 90)
-        machine.kill()
-        assert command.wait(20) != 0
+        _killed_at(machine, command, reached)
     uid, key = machine.sh(f"cat {STATE}/uid"), machine.sh(f"sha256sum {STATE}/secrets/ca/ca.key")
     started = time.monotonic()
     said, _ = machine.init().communicate(timeout=_INIT_SECONDS)
-    assert "the control plane runs" in said
+    assert "the control plane runs" in said, said
     assert "Running: wait node" in said
     print(f"the last init took {time.monotonic() - started:.0f} s")
     assert machine.sh(f"cat {STATE}/uid") == uid
@@ -249,7 +258,7 @@ def test_a_second_init_changes_nothing_and_clients_notice_nothing(machine: Machi
     finally:
         ended.set()
         thread.join()
-    assert "the control plane runs" in said
+    assert "the control plane runs" in said, said
     assert not faults
     print(f"{asked} requests during the second init, none failed")
     after = _kubectl(kubeconfig, "-n", "kube-system", "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}")
@@ -280,11 +289,9 @@ def test_a_machine_that_lost_its_files_goes_on_with_the_backup(machine: Machine,
     said, _ = machine.init("wrong.key").communicate(timeout=60)
     assert "cannot be read with this recovery key" in said
     command = machine.init()
-    eventually(partial(_exists, machine, "/etc/kubernetes/manifests/etcd-main.yaml"), "etcd is being restored", 90)
-    machine.kill()
-    assert command.wait(20) != 0
+    _killed_at(machine, command, "/etc/kubernetes/manifests/etcd-main.yaml")
     said, _ = machine.init().communicate(timeout=_INIT_SECONDS)
-    assert "the control plane runs" in said
+    assert "the control plane runs" in said, said
     print(f"from the end of the machine to the end of init: {time.monotonic() - lost:.0f} s")
 
     # The kubeconfig of the first machine: same address, same authority.
@@ -300,9 +307,7 @@ def test_a_machine_that_lost_its_files_goes_on_with_the_backup(machine: Machine,
 def _joins(machine: Machine, reached: str) -> str:
     """Let a machine join by its file; the first try is killed when a path exists. Returns what the second one said."""
     command = machine.join()
-    eventually(partial(_exists, machine, reached), f"join has made {reached}", 90)
-    machine.kill()
-    assert command.wait(20) != 0
+    _killed_at(machine, command, reached)
     said, _ = machine.join().communicate(timeout=_INIT_SECONDS)
     return said
 
@@ -319,7 +324,8 @@ def test_a_worker_joins_and_runs_pods(machine: Machine, kubeconfig: Path) -> Non
     file = machine.token(worker.name, f"--worker-pool-name={_WORKERS}")
     worker.write("join.json", file)
     started = time.monotonic()
-    assert "has joined" in _joins(worker, "/etc/systemd/system/kubelet.service")
+    said = _joins(worker, "/etc/systemd/system/kubelet.service")
+    assert "has joined" in said, said
     print(f"a worker joined in {time.monotonic() - started:.0f} s, with one SIGKILL")
     found = json.loads(_kubectl(kubeconfig, "get", "node", worker.name, "-o", "json"))
     assert found["metadata"]["labels"][WORKER_POOL] == _WORKERS

@@ -116,20 +116,29 @@ def reached(plan: Plan, place: str, address: str, *ports: int) -> list[int]:
 @pytest.mark.attack(actor="T2", asset="A5", finding=19)
 def test_a_machine_beside_those_of_a_managed_seed_reaches_no_central_service(plan: Plan) -> None:
     """The machines of all Shoots are on one network. A seed needs the garden, Temporal and the object store."""
-    asyncio.run(network.admit_seed_machines(plan, [machine_address(plan, OF_A_SEED)]))
+    asyncio.run(network.admit_machines(plan, [machine_address(plan, OF_A_SEED)]))
 
     assert reached(plan, OF_A_SEED, plan.central_address, *CENTRAL) == [53, *NEEDED]
     assert reached(plan, OF_OTHERS, plan.central_address, *CENTRAL) == [53]
     assert reached(plan, OF_A_SEED, plan.garden_link("cloud").left_address, *CENTRAL) == []
 
 
+@pytest.mark.attack(actor="T2", asset="A5", finding=28)
+def test_a_machine_that_backs_up_reaches_the_garden_and_temporal(plan: Plan) -> None:
+    """A self-hosted Shoot needs the object store alone, which asks each client for its key."""
+    asyncio.run(network.admit_machines(plan, [], [machine_address(plan, OF_A_SEED)]))
+
+    assert reached(plan, OF_A_SEED, plan.central_address, *CENTRAL) == [53, 9001, 9002]
+    assert reached(plan, OF_OTHERS, plan.central_address, *CENTRAL) == [53]
+
+
 @pytest.mark.attack(actor="T2", asset="A5", finding=19)
 def test_a_machine_whose_shoot_is_a_seed_no_more_reaches_no_central_service(plan: Plan) -> None:
     admitted = [machine_address(plan, OF_A_SEED)]
-    asyncio.run(network.admit_seed_machines(plan, admitted))
-    assert not asyncio.run(network.admit_seed_machines(plan, admitted)), "a second run changes nothing"
+    asyncio.run(network.admit_machines(plan, admitted))
+    assert not asyncio.run(network.admit_machines(plan, admitted)), "a second run changes nothing"
 
-    assert asyncio.run(network.admit_seed_machines(plan, []))
+    assert asyncio.run(network.admit_machines(plan, []))
 
     assert reached(plan, OF_A_SEED, plan.central_address, *CENTRAL) == [53]
 

@@ -15,7 +15,7 @@ from api.resources import CONTROLLER_INSTALLATION, MANAGED_SEED, SECRET, SHOOT, 
 from kube.cache import Cache
 from kube.client import KubeClient
 from landscape import network
-from landscape.managed_seeds import Firewall, Identities, addresses
+from landscape.managed_seeds import Firewall, Identities, addresses, addresses_with_backups
 from landscape.plan import Plan
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
@@ -50,6 +50,12 @@ def test_only_machines_of_the_shoot_of_a_managed_seed_are_admitted() -> None:
     assert addresses([REGISTERED], shoots, MACHINES) == ["198.18.8.9", "198.18.8.10"]
 
 
+def test_machines_of_a_labelled_namespace_reach_the_object_store() -> None:
+    labelled = [{"metadata": {"name": "infra-shoot--garden--other"}}]
+    assert addresses_with_backups(labelled, MACHINES) == ["198.18.8.3"]
+    assert Plan("a", 1, "1.37.1").services_for_backups == {Plan("a", 1, "1.37.1").central_address: (9001, 9002)}
+
+
 @pytest.mark.parametrize(
     ("registered", "shoots", "machines"),
     [
@@ -78,11 +84,12 @@ async def test_the_firewall_follows_machines_and_managed_seeds(monkeypatch: pyte
     """A machine that is replaced gets another address; without the ManagedSeed, no machine is admitted."""
     garden, cloud, admitted = FakeCluster(), FakeCluster(), [["never written"]]
 
-    async def admit(_: Plan, found: list[str]) -> bool:
+    async def admit(_: Plan, found: list[str], with_backups: list[str]) -> bool:
+        assert with_backups == []
         admitted.append(found)
         return True
 
-    monkeypatch.setattr(network, "admit_seed_machines", admit)
+    monkeypatch.setattr(network, "admit_machines", admit)
     await stored(garden, {**REGISTERED, **_kind("seedmanagement.gardener.cloud/v1alpha1", "ManagedSeed")})
     await stored(garden, {**shoot("nested"), **_kind("core.gardener.cloud/v1beta1", "Shoot")})
     async with Cache(garden, MANAGED_SEED, "garden") as registered, Cache(garden, SHOOT, "garden") as shoots:
