@@ -159,7 +159,7 @@ class Membership:
 
     @property
     def _own_client(self) -> str:
-        url = urlsplit(self._config["etcd"]["listen-client-urls"])
+        url = urlsplit(self._config["etcd"]["listen-client-urls"].partition(",")[0])
         return f"{url.scheme}://127.0.0.1:{url.port}"
 
     def settle(self) -> None:
