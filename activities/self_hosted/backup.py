@@ -1,7 +1,7 @@
-"""Backup of a self-hosted control plane: the bucket of its etcd, and a copy of what etcd's data need to be read.
+"""Backup of a self-hosted control plane: the bucket of its etcd, and a copy of the keys that etcd's data need.
 
 Authorities and keys are files of the machine, and a machine may be lost with its files. So the bucket also holds a copy
-of them. It is encrypted with the recovery key, which the owner keeps outside of the cluster: without that key, neither
+of them. It is encrypted with the recovery key, which the owner keeps outside of the cluster. Without that key, neither
 the store nor a reader of the bucket can use the backups.
 """
 

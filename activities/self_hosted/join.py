@@ -83,7 +83,7 @@ class JoinActivities:
 
 
 def seal(directory: Path, manifest: SelfHostedManifest, key: bytes, members: list[str]) -> str:
-    """What a further machine of the control plane needs of this one, encrypted with a key. ``members``: addresses."""
+    """Files that a further machine of the control plane needs, encrypted. ``members``: addresses of members of etcd."""
     secrets = FileSecrets(directory / SECRETS)
     names = [each.name for each in control_plane.authorities()]
     if secrets.has(static_etcd.BACKUP):

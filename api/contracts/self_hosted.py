@@ -194,7 +194,7 @@ class Keys(ApiModel):
 
 
 class JoinFile(ApiModel):
-    """What ``gardener shoot token create`` gives to one machine, by which it joins. It holds a token."""
+    """File of ``gardener shoot token create``, by which one machine joins. It holds a token."""
 
     shoot: SelfHostedManifest
     node: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=63)

@@ -137,7 +137,7 @@ class Machine:
         return self.sh(f"gardener shoot token create --node {node} {' '.join(options)}")
 
     def join(self) -> "subprocess.Popen[str]":
-        return self._gardener("join", "--config=/root/join.json")
+        return self._gardener("join", "--config=/root/join.yaml")
 
     def _gardener(self, *arguments: str) -> "subprocess.Popen[str]":
         command = self._exec("gardener", "shoot", *arguments)
@@ -322,7 +322,7 @@ def test_a_worker_joins_and_runs_pods(machine: Machine, kubeconfig: Path) -> Non
     worker = Machine(machine.landscape, f"{NAME}-worker-1")
     worker.boot()
     file = machine.token(worker.name, f"--worker-pool-name={_WORKERS}")
-    worker.write("join.json", file)
+    worker.write("join.yaml", file)
     started = time.monotonic()
     said = _joins(worker, "/etc/systemd/system/kubelet.service")
     assert "has joined" in said, said
@@ -379,7 +379,7 @@ def test_a_node_of_the_control_plane_is_replaced_while_clients_write(
     with Probe(shoot, address=address, reconnects=True).running() as probe:
         for each in (second, third):
             each.boot()
-            each.write("join.json", machine.token(each.name, "--control-plane"))
+            each.write("join.yaml", machine.token(each.name, "--control-plane"))
             started = time.monotonic()
             assert "the control plane runs" in _joins(each, "/etc/kubernetes/manifests/etcd-main.yaml")
             print(f"{each.name} joined in {time.monotonic() - started:.0f} s, with one SIGKILL")
@@ -396,7 +396,7 @@ def test_a_node_of_the_control_plane_is_replaced_while_clients_write(
         _told(probe, "the first machine ended for good")
 
         fourth.boot()
-        fourth.write("join.json", second.token(fourth.name, "--control-plane"))
+        fourth.write("join.yaml", second.token(fourth.name, "--control-plane"))
         assert "the control plane runs" in _joins(fourth, "/etc/kubernetes/manifests/etcd-main.yaml")
         assert _members(second) == {second.name, third.name, fourth.name}
         eventually(lambda: _endpoints(kubeconfig) == {second.name, third.name, fourth.name}, "three endpoints", 60)

@@ -64,10 +64,10 @@ def token() -> None:
     help="Minutes that the token is valid.",
 )
 def create(node: str, pool: str | None, with_keys: bool, validity: int) -> None:
-    """Write a file with a new bootstrap token, by which one machine joins: `gardener shoot join --config FILE`.
+    """Write a file with a new bootstrap token, by which one machine joins with `gardener shoot join`.
 
-    Run it as root on a machine of the control plane. Whoever has the file can join as that machine, and read the keys
-    of the control plane if it is for one: send it on a safe way, and delete it afterwards.
+    Run it as root on a machine of the control plane. The holder of the file can join as that machine, and get the
+    keys of the control plane if the file is for one: send it on a safe way, and delete it afterwards.
     """
     try:
         manifest = SelfHostedManifest.model_validate_json((STATE / MANIFEST).read_text())

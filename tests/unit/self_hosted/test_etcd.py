@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ async def test_machines_join_and_one_that_is_lost_is_replaced(nodes: list[Node])
         each.start()
         each.kill()
         each.start()
-        await until(lambda each=each: _is_in(each), 90)
+        await until(partial(_is_in, each), 90)
     assert await first.members() == {"cp-1", "cp-2", "cp-3"}
 
     first.kill()
@@ -159,7 +160,7 @@ async def test_a_member_that_lost_its_data_joins_again(nodes: list[Node]) -> Non
     for each in (second, third):
         each.join(first)
         each.start()
-        await until(lambda each=each: _is_in(each), 90)
+        await until(partial(_is_in, each), 90)
     await first.ask("kv/put", key="a2V5", value="dmFsdWU=")
     third.kill()
     shutil.rmtree(third.directory / "var/lib/etcd-main")
