@@ -5,6 +5,7 @@ The machine forgets its files, and the cluster lives on from its backup.
 
 import base64
 import json
+import shlex
 import subprocess
 import threading
 import time
@@ -281,8 +282,7 @@ def test_a_machine_that_lost_its_files_goes_on_with_the_backup(machine: Machine,
     _kubectl(kubeconfig, "-n", "default", "create", "secret", "generic", "before", "--from-literal=key=SENTINEL")
     before = _kubectl(kubeconfig, "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
     uid, key = machine.sh(f"cat {STATE}/uid"), machine.sh(f"sha256sum {STATE}/secrets/ca/ca.key")
-    tls = "--cacert client-ca/bundle.crt --cert client-client/tls.crt --key client-client/tls.key"
-    machine.sh(f"cd /var/lib/static-pods/etcd-main/tls && curl -sSf {tls} https://127.0.0.1:8080/snapshot/delta")
+    assert _asked(machine, "https://127.0.0.1:8080/snapshot/delta", *_OF_ETCD)[0] == 200
     lost = time.monotonic()
     machine.forget()
     machine.sh("gardener keys create /root/wrong.key")
@@ -312,10 +312,30 @@ def _joins(machine: Machine, reached: str) -> str:
     return said
 
 
-def _asked(machine: Machine, path: str, *options: str) -> str:
-    """Status of the API server's answer to a machine."""
-    url = f"https://api.{NAME}.example.org{path}"
-    return machine.sh(f"curl -ks -o /dev/null -w '%{{http_code}}' {' '.join(options)} {url}")
+_ASK = """
+import json, ssl, sys, urllib.error, urllib.request
+url, certificate, key, token, body = sys.argv[1:]
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+if certificate:
+    context.load_cert_chain(certificate, key)
+headers = {"Authorization": f"Bearer {token}"} if token else {}
+try:
+    with urllib.request.urlopen(urllib.request.Request(url, body.encode() or None, headers), context=context) as answer:
+        print(json.dumps([answer.status, answer.read().decode()]))
+except urllib.error.HTTPError as error:
+    print(json.dumps([error.code, ""]))
+"""
+_OF_ETCD = tuple(f"/var/lib/static-pods/etcd-main/tls/client-client/tls.{each}" for each in ("crt", "key"))
+
+
+def _asked(
+    machine: Machine, url: str, certificate: str = "", key: str = "", *, token: str = "", body: str = ""
+) -> tuple[int, str]:
+    """Status and content of the answer to a machine."""
+    command = " ".join(shlex.quote(each) for each in (url, certificate, key, token, body))
+    status, content = json.loads(machine.sh(f"python3 - {command}", stdin=_ASK))
+    return status, content
 
 
 def test_a_worker_joins_and_runs_pods(machine: Machine, kubeconfig: Path) -> None:
@@ -346,20 +366,19 @@ def test_a_worker_joins_and_runs_pods(machine: Machine, kubeconfig: Path) -> Non
     # The API server verifies the kubelet's certificate.
     eventually(lambda: "100.104.0.1" in _kubectl(kubeconfig, "-n", "default", "logs", "asks"), "there are logs", 30)
 
-    secret = "/api/v1/namespaces/kube-system/secrets/cloudprovider"
+    secret = f"https://api.{NAME}.example.org/api/v1/namespaces/kube-system/secrets/cloudprovider"
     client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
-    assert _asked(worker, secret, f"--cert {client}", f"--key {client}") == "403"
-    for token, status in ((json.loads(file)["token"], "403"), ("abcdef.0123456789abcdef", "401")):
-        assert _asked(worker, secret, f"-H 'Authorization: Bearer {token}'") == status
+    assert _asked(worker, secret, client, client)[0] == 403
+    assert _asked(worker, secret, token=json.loads(file)["token"])[0] == 403
+    assert _asked(worker, secret, token="abcdef.0123456789abcdef")[0] == 401
     # Its Node exists: the token gives its certificate to no other machine.
     with pytest.raises(pytest.fail.Exception, match="exists: delete it first"):
         machine.token(worker.name, f"--worker-pool-name={_WORKERS}")
 
 
 def _members(machine: Machine) -> set[str]:
-    tls = "--cacert client-ca/bundle.crt --cert client-client/tls.crt --key client-client/tls.key"
-    url = "https://127.0.0.1:2379/v3/cluster/member/list"
-    found = json.loads(machine.sh(f"cd /var/lib/static-pods/etcd-main/tls && curl -sSf {tls} -X POST {url} -d '{{}}'"))
+    _, content = _asked(machine, "https://127.0.0.1:2379/v3/cluster/member/list", *_OF_ETCD, body="{}")
+    found = json.loads(content)
     return {each["name"] for each in found["members"] if not each.get("isLearner")}
 
 
