@@ -105,12 +105,7 @@ class SelfHostedActivities:
 
         async def ready() -> None:
             async with _cluster(self._task) as client:
-                while True:
-                    try:
-                        await client.request("GET", "/readyz")
-                        return
-                    except ApiError:
-                        await asyncio.sleep(_LOOK_SECONDS)
+                await _ready(client)
 
         await heartbeating(ready())
 
@@ -131,7 +126,10 @@ class SelfHostedActivities:
             async with _cluster(self._task) as client:
                 while True:
                     node = await client.find(NODE, self._task.machine.node)
-                    if find_condition(node, "Ready").get("status") == "True":
+                    # A Node of restored data is that of the lost machine until the kubelet has written to it.
+                    there = ((node or {}).get("status") or {}).get("addresses") or ()
+                    ours = self._task.machine.address in {each["address"] for each in there}
+                    if ours and find_condition(node, "Ready").get("status") == "True":
                         break
                     await asyncio.sleep(_LOOK_SECONDS)
                 await client.apply(control_plane.marked(self._task.machine.node), manager=MANAGER)
@@ -185,43 +183,63 @@ class SelfHostedActivities:
 
     @activity.defn
     async def wait_self_hosted_exposure(self) -> None:
-        """Wait until the exposure has an address. Its controller is one of the static pods."""
+        """Wait until the API server answers at the address of its exposure, whose controller is a static pod."""
 
         async def exposed() -> None:
             async with _cluster(self._task) as client:
                 while True:
-                    if await self._exposed(client):
-                        return
+                    if address := await self._exposed(client):
+                        break
                     await asyncio.sleep(_LOOK_SECONDS)
+            async with KubeClient.from_kubeconfig(self._administrator(address)) as client:
+                await _ready(client)
 
         await heartbeating(exposed())
 
     @activity.defn
     async def write_self_hosted_kubeconfig(self) -> None:
         """Write the administrator's kubeconfig, readable by root alone. A second run writes the same."""
-        secrets, address = _secrets(self._task), self._task.machine.address
+        address = self._task.machine.address
         if self._task.exposed:
             async with _cluster(self._task) as client:
                 address = await self._exposed(client)
             if self._task.backed_up:
                 await ControlPlaneBackup(self._task).store(address)
-        document = yaml.safe_load(secrets.get(control_plane.ADMIN)["kubeconfig"])
-        user = document["users"][0]["user"]
-        made = yaml.safe_load(kubeconfig(f"https://{address}", secrets.get("ca")["ca.crt"], user))
+        made = yaml.safe_dump(self._administrator(address)).encode()
+        self._write(str(self._task.directory / KUBECONFIG), made, 0o600)
+
+    def _administrator(self, address: str) -> dict[str, Any]:
+        """The administrator's kubeconfig for the API server at an address."""
+        secrets = _secrets(self._task)
+        user = yaml.safe_load(secrets.get(control_plane.ADMIN)["kubeconfig"])["users"][0]["user"]
+        made: dict[str, Any] = yaml.safe_load(kubeconfig(f"https://{address}", secrets.get("ca")["ca.crt"], user))
         # The certificate has the Shoot's name, and not the address of the exposure, which did not exist before.
         made["clusters"][0]["cluster"]["tls-server-name"] = self._task.shoot.host
-        self._write(str(self._task.directory / KUBECONFIG), yaml.safe_dump(made).encode(), 0o600)
+        return made
 
     async def _exposed(self, client: KubeClient) -> str:
         """Address of the exposure; empty if it has none yet."""
         found = await client.get(SELF_HOSTED_SHOOT_EXPOSURE, self._task.shoot.metadata.name, SELF_HOSTED_NAMESPACE)
-        status = found.get("status") or {}
-        if (status.get("lastOperation") or {}).get("state") != "Succeeded" or not status.get("ingress"):
+        status, metadata = found.get("status") or {}, found["metadata"]
+        asked = OPERATION in (metadata.get("annotations") or {})
+        newest = not asked and status.get("observedGeneration") == metadata["generation"]
+        succeeded = (status.get("lastOperation") or {}).get("state") == "Succeeded"
+        if not newest or not succeeded or not status.get("ingress"):
             return ""
         return str(status["ingress"][0]["ip"])
 
     def _write(self, path: str, content: bytes, mode: int) -> None:
         write(self._machine, path, content, mode)
+
+
+async def _ready(client: KubeClient) -> None:
+    """Return once the API server is ready."""
+    while True:
+        try:
+            await client.request("GET", "/readyz")
+            return
+        except ApiError:
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def start_kubelet(machine: MachineSystem, version: str, files: Mapping[str, tuple[bytes, int]]) -> None:

@@ -63,7 +63,7 @@ FOR_OPERATORS_OF_PROCESSES = {
     "landscape resume",
     "landscape temporal-certificates",
     "seed bootstrap-kubeconfig",
-    "shoot init",
+    "shoot token create",
     "worker",
 }
 """Commands that write files or run processes, or that print a file: their output is no data."""
