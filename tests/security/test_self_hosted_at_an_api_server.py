@@ -66,13 +66,15 @@ async def _prepare(server: ApiServer) -> None:
         "worker": machine_bootstrap_group("worker-1"),
         "control-plane": f"{machine_bootstrap_group('cp-2')},{_group_of('bbbbbb')}",
     }
-    of_tokens = [bootstrap_token(name, *TOKENS[name].split("."), later, group) for name, group in groups.items()]
+    of_tokens = [
+        bootstrap_token(name, TOKENS[name][:6], TOKENS[name][7:], later, group) for name, group in groups.items()
+    ]
     await server.prepare_seed(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}},
         *rbac(),
         *self_hosted_controller.rights(control_plane.CREDENTIALS_SECRET),
         *of_tokens,
-        bootstrap_token("expired", *EXPIRED.split("."), earlier, groups["worker"]),
+        bootstrap_token("expired", EXPIRED[:6], EXPIRED[7:], earlier, groups["worker"]),
         *_keys("join-bbbbbb", "bbbbbb", "sealed"),
         *_keys("join-dddddd", "dddddd", "sealed for another machine"),
         _secret(control_plane.CREDENTIALS_SECRET),
