@@ -89,14 +89,14 @@ def objects(*, workers: bool, encrypted: Collection[str] = ()) -> list[Manifest]
         base.binding("gardener.cloud:system:viewers", viewers, cluster_role=read_only),
     ]
     if workers:
-        made.append(
-            base.binding(
-                "system:apiserver:kubelet",
-                [base.user("system:kube-apiserver:kubelet")],
-                cluster_role="system:kubelet-api-admin",
-            )
-        )
+        made.append(of_api_server())
     return made
+
+
+def of_api_server() -> Manifest:
+    """Right of the API server to ask kubelets, for example for logs."""
+    user = base.user("system:kube-apiserver:kubelet")
+    return base.binding("system:apiserver:kubelet", [user], cluster_role="system:kubelet-api-admin")
 
 
 def _read_only(name: str, encrypted: Collection[str]) -> Manifest:

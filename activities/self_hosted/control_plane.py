@@ -14,6 +14,7 @@ from activities.components import (
     operating_system_config,
     scheduler,
     self_hosted_controller,
+    shoot_system,
     static_etcd,
     static_pod,
 )
@@ -286,6 +287,7 @@ def system_objects(task: InitTask, ca: bytes) -> list[Manifest]:
     dns = coredns.CoreDns(service_cidr=services, api_server=str(ipaddress.ip_network(services)[1]))
     return [
         *operating_system_config.rbac(),
+        shoot_system.of_api_server(),
         *self_hosted_controller.rights(CREDENTIALS_SECRET),
         *network.manifests(spec.networking.pods, host),
         *kube_proxy.objects(proxy),
