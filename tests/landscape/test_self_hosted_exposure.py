@@ -1,6 +1,6 @@
 """A SelfHostedShootExposure leads clients to the machines of its endpoints, at an address that outlives each of them.
 
-The machines are those of a Shoot with a control plane in a seed: no Shoot is self-hosted yet. Their kubelets stand for
+The machines are those of a Shoot with a control plane in a seed, whose kubelets stand for
 API servers: each serves TLS with a certificate that names its node.
 """
 
