@@ -19,6 +19,8 @@ from landscape.shell import run
 
 GATEWAY_PORTS = (443, 8132, 8443)
 """Ports of a seed's gateway that machines may reach: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
+ETCD_PORTS = (2379, 2380)
+"""Ports of a seed's gateway that other seeds may reach, too: by these an etcd has members in two seeds."""
 
 POD_BRIDGE = "cni0"
 """Interface of a cluster's pods on its node. Machines are pods of the cloud."""
@@ -185,14 +187,16 @@ async def _cloud(plan: Plan) -> None:
             routes.append(f"route replace {address}/32 via {plan.cloud_link(seed.name).right_address}")
     await _batch(namespace, _common() + routes + _service_routes(cloud.services, cloud.address))
     await _sysctl(namespace, {"net/ipv4/ip_forward": "1"})
-    ports = ",".join(map(str, GATEWAY_PORTS))
+    ports, etcds = (",".join(map(str, each)) for each in (GATEWAY_PORTS, ETCD_PORTS))
     rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":GARDENER-GATEWAYS - [0:0]"]
     rules.append("-A GARDENER-GATEWAYS -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
     sources = [plan.machine_network]
     for seed in plan.seeds:
         further = plan.further_address(seed.name)
         for address in (seed.address, further):
-            rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
+            to_gateway = f"-d {address}/32 -p tcp -m multiport --dports"
+            rules.append(f"-A GARDENER-GATEWAYS {to_gateway} {ports} -j ACCEPT")
+            rules.append(f"-A GARDENER-GATEWAYS ! -s {plan.machine_network} {to_gateway} {etcds} -j ACCEPT")
         # Here, packets of a seed's pods have the address of the seed's link as source.
         for address in (seed.address, further, plan.cloud_link(seed.name).right_address):
             rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -j REJECT")
@@ -255,7 +259,7 @@ async def _public(plan: Plan, seeds: Sequence[str]) -> None:
         return
     public = f"-A GARDENER-PUBLIC -p tcp -m conntrack --ctorigdst {plan.public_network}"
     rules = ["*filter", ":GARDENER-PUBLIC - [0:0]"]
-    rules += [f"{public} --ctorigdstport {port} -j ACCEPT" for port in GATEWAY_PORTS]
+    rules += [f"{public} --ctorigdstport {port} -j ACCEPT" for port in (*GATEWAY_PORTS, *ETCD_PORTS)]
     rules.append("-A GARDENER-PUBLIC -j REJECT")
     rules += [f"-A FORWARD -s {source} -o {POD_BRIDGE} -j GARDENER-PUBLIC" for source in seeds]
     await run("iptables-restore", "--noflush", stdin="\n".join([*rules, "COMMIT", ""]), netns=namespace)
@@ -301,7 +305,7 @@ def _to_load_balancer(addresses: Sequence[str]) -> str:
     kube-proxy would forward them to pods by itself, and does not know for seconds that a node is lost. Its rules are of
     table nat, which sees no packet without a conntrack entry.
     """
-    ports = ",".join(map(str, GATEWAY_PORTS))
+    ports = ",".join(map(str, (*GATEWAY_PORTS, *ETCD_PORTS)))
     rules = ["*raw"]
     for address in addresses:
         for chain in ("PREROUTING", "OUTPUT"):

@@ -167,7 +167,9 @@ def routes(
                 _log.error("leaving out ConfigMap %s: the name %s is taken", name, cluster)
                 continue
             address = _address(more.upstream, namespace, services)
-            served[cluster] = ServiceRoute(cluster, given.served[name], address) if address and ours else None
+            served[cluster] = (
+                ServiceRoute(cluster, given.served[name], address, more.port) if address and ours else None
+            )
             continue
         if (what := _read(item, gateway.EXPOSURE_KEY, ApiServerExposure)) is None:
             continue

@@ -52,15 +52,15 @@ def http(
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
 
 
-def connect_route(cluster: str, **match: Any) -> Manifest:
-    """Route that terminates an HTTP CONNECT and joins it with a connection to ``cluster``."""
+def connect_route(cluster: str, *, ends: bool = True, **match: Any) -> Manifest:
+    """Route that terminates an HTTP CONNECT and joins it with a connection to ``cluster``.
+
+    Unless it ``ends`` here: then ``cluster``, another Envoy, gets the request.
+    """
+    upgrade: Manifest = {"upgrade_type": "CONNECT", **({"connect_config": {}} if ends else {})}
     return {
         "match": {"connect_matcher": {}, **match},
-        "route": {
-            "cluster": cluster,
-            "timeout": "0s",
-            "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}],
-        },
+        "route": {"cluster": cluster, "timeout": "0s", "upgrade_configs": [upgrade]},
     }
 
 

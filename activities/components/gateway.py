@@ -3,8 +3,10 @@
 The gateway also serves other Services of a control plane that have a name in the seed's ingress domain.
 
 Three ports: 443 passes TLS through by server name; 8132 accepts the VPN's HTTP CONNECT; 8443 accepts the HTTP CONNECT
-of the apiserver-proxies on the nodes. Envoy reads its listeners, clusters and routes from files (filesystem xDS). A
-controller in the same pod writes these files from the exposures of each control plane: ``ApiServerExposure``,
+of the apiserver-proxies on the nodes. Two more, 2379 and 2380, pass TLS through to members of an etcd while it has
+members in two seeds; without such an etcd Envoy does not listen there. Envoy reads its listeners, clusters and routes
+from files (filesystem xDS). A controller in the same pod writes these files from the exposures of each control plane:
+``ApiServerExposure``,
 ``ServiceExposure``. Why not Istio: docs/decisions/0003-envoy-with-filesystem-xds.md.
 """
 
@@ -12,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from pydantic import field_validator
 
 from activities.components import base, connections, envoy, priority
 from activities.components.base import Manifest
@@ -32,6 +36,8 @@ SNI_PORT = 443
 VPN_PORT = 8132
 PROXY_PORT = 8443
 SNI_TARGET_PORT = 9443
+ETCD_PORTS = (2379, 2380)
+"""Ports of etcd, for its clients and its peers: by these the members of two seeds reach each other."""
 _CONTROLLER_PORT = 8080
 
 VPN_SERVERS = ("vpn-seed-server", "vpn-seed-server-1")
@@ -125,10 +131,22 @@ class ServiceExposure(ApiModel):
     hosts: tuple[str, ...]
     """Server names of the Service."""
     upstream: Upstream
+    port: int = SNI_PORT
+    """Port of the gateway: ``SNI_PORT`` or one of ``ETCD_PORTS``. Gateways of earlier versions know no other port."""
+
+    @field_validator("port")
+    @classmethod
+    def _passes_tls(cls, port: int) -> int:
+        if port not in (SNI_PORT, *ETCD_PORTS):
+            raise ValueError(f"the gateway passes TLS through on {SNI_PORT} and {ETCD_PORTS} only")
+        return port
 
 
 class Forwarding(ApiModel):
-    """Forwards clients with an old DNS answer to the gateway of the seed that has the API server of this name now."""
+    """Forwards clients with an old DNS answer to the gateway of the seed that has the API server of this name now.
+
+    So it does with clients of all three ports.
+    """
 
     hosts: tuple[str, ...]
     address: str
@@ -158,6 +176,8 @@ class ServiceRoute:
     """Name of the cluster, see ``service_cluster``; each route needs its own."""
     hosts: tuple[str, ...]
     address: tuple[str, int]
+    port: int = SNI_PORT
+    """Port of the gateway."""
 
 
 def vpn_header(namespace: str, server: str = VPN_SERVERS[0]) -> str:
@@ -191,7 +211,7 @@ def service_exposure(name: str, namespace: str, what: ServiceExposure) -> Manife
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": base.metadata(name, namespace, labels=LABELS),
-        "data": {SERVICE_EXPOSURE_KEY: what.model_dump_json()},
+        "data": {SERVICE_EXPOSURE_KEY: what.model_dump_json(exclude_defaults=True)},
     }
 
 
@@ -246,8 +266,22 @@ def _clusters(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> list
                 if is_ip_address(host)
                 else envoy.dns_cluster(name, host, port, refreshed=_REFRESHED)
             )
+        if route.api_server and route.elsewhere:
+            made += [_gateway_cluster(route.namespace, route.api_server[0], port) for port in (PROXY_PORT, VPN_PORT)]
         made += [envoy.static_cluster(header, *address) for header, address in _vpns(route)]
     return [*made, *(envoy.static_cluster(each.cluster, *each.address) for each in services)]
+
+
+def _gateway_cluster(namespace: str, host: str, port: int) -> Manifest:
+    """A port of the other seed's gateway, to which clients of that port here are forwarded."""
+    name = _forwarded(namespace, port)
+    if is_ip_address(host):
+        return envoy.static_cluster(name, host, port)
+    return envoy.dns_cluster(name, host, port, refreshed=_REFRESHED)
+
+
+def _forwarded(namespace: str, port: int) -> str:
+    return f"forwarded|{port}||{namespace}"
 
 
 def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> list[Manifest]:
@@ -260,7 +294,7 @@ def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> lis
         for route in routes
         if route.api_server and route.hosts
     ]
-    chains += [_chain(each.cluster, each.hosts, each.cluster) for each in services if each.hosts]
+    chains += _chains(services, SNI_PORT)
     # A listener needs a filter chain. This chain matches no client, so that the listener exists before the first shoot.
     nobody = _chain(_BLACKHOLE, ["blackhole.invalid"], _BLACKHOLE)
     return [
@@ -269,7 +303,16 @@ def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> lis
         # These listeners never change. Their routes are separate files, because a changed chain ends its connections.
         _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE),
         _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),
+        *(
+            envoy.listener(f"etcd-{port}", "0.0.0.0", port, found, listener_filters=[inspector])
+            for port in ETCD_PORTS
+            if (found := _chains(services, port))
+        ),
     ]
+
+
+def _chains(services: Sequence[ServiceRoute], port: int) -> list[Manifest]:
+    return [_chain(each.cluster, each.hosts, each.cluster) for each in services if each.hosts and each.port == port]
 
 
 def _chain(name: str, hosts: Sequence[str], cluster: str) -> Manifest:
@@ -289,7 +332,17 @@ def _connect_listener(name: str, port: int, routes_file: str) -> Manifest:
 
 
 def _vpn_routes(routes: Sequence[Route]) -> Manifest:
-    return _routes("vpn", VPN_HEADER, [header for route in routes for header, _ in _vpns(route)])
+    here = {header: header for route in routes for header, _ in _vpns(route)}
+    there = {
+        vpn_header(route.namespace, server): _forwarded(route.namespace, VPN_PORT)
+        for route in _elsewhere(routes)
+        for server in VPN_SERVERS
+    }
+    return _routes("vpn", VPN_HEADER, here, there)
+
+
+def _elsewhere(routes: Sequence[Route]) -> list[Route]:
+    return [each for each in routes if each.elsewhere and each.api_server]
 
 
 def _vpns(route: Route) -> list[tuple[str, tuple[str, int]]]:
@@ -300,13 +353,15 @@ def _vpns(route: Route) -> list[tuple[str, tuple[str, int]]]:
 
 def _proxy_routes(routes: Sequence[Route]) -> Manifest:
     wanted = [proxy_header(route.namespace) for route in routes if route.api_server and not route.elsewhere]
-    return _routes("apiserver-proxy", PROXY_HEADER, wanted)
+    there = {proxy_header(each.namespace): _forwarded(each.namespace, PROXY_PORT) for each in _elsewhere(routes)}
+    return _routes("apiserver-proxy", PROXY_HEADER, {each: each for each in wanted}, there)
 
 
-def _routes(name: str, header: str, destinations: Sequence[str]) -> Manifest:
-    """Routes by a header. A request for another destination gets a 404."""
+def _routes(name: str, header: str, here: Mapping[str, str], there: Mapping[str, str]) -> Manifest:
+    """Routes by a header to clusters, which are pods or, ``there``, the other gateway. Any other request gets a 404."""
     made = [
-        envoy.connect_route(each, headers=[{"name": header, "string_match": {"exact": each}}]) for each in destinations
+        envoy.connect_route(cluster, ends=each in here, headers=[{"name": header, "string_match": {"exact": each}}])
+        for each, cluster in {**here, **there}.items()
     ]
     return {"name": name, "virtual_hosts": [{"name": name, "domains": ["*"], "routes": made}]}
 
@@ -399,14 +454,24 @@ def _service(settings: Mapping[str, Any], place: Place) -> Manifest:
         place.namespace,
         select=SELECT,
         labels=_labels(place),
-        ports={"tls": (SNI_PORT, SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+        ports={
+            "tls": (SNI_PORT, SNI_TARGET_PORT),
+            "vpn": VPN_PORT,
+            "apiserver-proxy": PROXY_PORT,
+            **_etcd_ports(place),
+        },
         selector={**SELECT, **KEEPS_SERVING},
         type="LoadBalancer",
         externalTrafficPolicy=settings.get("externalTrafficPolicy") or "Cluster",
         **({"loadBalancerClass": settings["class"]} if settings.get("class") else {}),
     )
-    clients = connections.of_gateway(SNI_TARGET_PORT, VPN_PORT, PROXY_PORT)
+    clients = connections.of_gateway(SNI_TARGET_PORT, VPN_PORT, PROXY_PORT, *_etcd_ports(place).values())
     return connections.annotated(made, {**(settings.get("annotations") or {}), **clients})
+
+
+def _etcd_ports(place: Place) -> dict[str, int]:
+    """Only the seed's own gateway routes to etcds, whatever gateway routes to their API server."""
+    return {} if place.handler else {f"etcd-{port}": port for port in ETCD_PORTS}
 
 
 def bootstrap_config() -> Manifest:

@@ -23,9 +23,9 @@ class Hosts:
 def hosts(exposures: Iterable[Object], internal_domain: str) -> Hosts:
     """Give each host to one exposure.
 
-    Only an exposure in a control plane's namespace gets the internal name of that control plane. Of several exposures
-    with the same other host, the oldest gets it. No exposure gets a host with a wildcard, because it would cover names
-    of other control planes.
+    Only an exposure in a control plane's namespace gets the internal name of that control plane, and the names of its
+    Services. Of several exposures with the same other host, the oldest gets it. No exposure gets a host with a
+    wildcard, because it would cover names of other control planes.
     """
     taken: dict[str, str] = {}
     served: dict[str, tuple[str, ...]] = {}
@@ -34,7 +34,7 @@ def hosts(exposures: Iterable[Object], internal_domain: str) -> Hosts:
         name, namespace = named(item), item["metadata"]["namespace"]
         got, wanted = [], _wanted_hosts(item)
         for host in wanted:
-            only = owner_of(host, internal_domain)
+            only = owner_of(host, internal_domain) or _namespace_of(host)
             if "*" not in host and only in ("", namespace) and taken.setdefault(host, name) == name:
                 got.append(host)
         served[name] = tuple(got)
@@ -61,6 +61,12 @@ def _wanted_hosts(item: Object) -> list[str]:
                 return list(dict.fromkeys(each.lower().rstrip(".") for each in model.model_validate_json(text).hosts))
             return []
     return []
+
+
+def _namespace_of(host: str) -> str:
+    """Namespace of a Service with this name in the seed's DNS; empty if the host is not such a name."""
+    *_, namespace, last = ["", "", *host.split(".")]
+    return namespace if last == "svc" else ""
 
 
 def named(item: Object) -> str:

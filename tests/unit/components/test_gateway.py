@@ -59,7 +59,7 @@ def test_each_server_name_routes_to_its_own_api_server():
 
 def test_only_known_destinations_can_be_dialled():
     """The CONNECT ports are open to the world: no header may select any other Service of the seed."""
-    files = gateway.xds_files([A, B, GONE])
+    files = gateway.xds_files([A, B])
 
     assert destinations(files, gateway.VPN_ROUTES_FILE) == [
         "outbound|1194||vpn-seed-server.shoot--dev--a.svc.cluster.local"
@@ -68,6 +68,64 @@ def test_only_known_destinations_can_be_dialled():
         "outbound|443||kube-apiserver.shoot--dev--a.svc.cluster.local",
         "outbound|443||kube-apiserver.shoot--dev--b.svc.cluster.local",
     ]
+
+
+@pytest.fixture
+async def two_gateways(tmp_path, monkeypatch):
+    """Two Envoys: what is forwarded by the first one, at 127.0.0.3, ends at a pod behind the second one."""
+    there = Route(A.namespace, A.hosts, ("127.0.0.2", 443), None, elsewhere=True)
+
+    async def answer(reader, writer):
+        writer.write(b"pod:" + await reader.read(100))
+        await writer.drain()
+
+    pod = await asyncio.start_server(answer, "127.0.0.1")
+    at = pod.sockets[0].getsockname()[:2]
+    envoys = []
+    for address, route in (("127.0.0.3", there), ("127.0.0.2", Route(A.namespace, A.hosts, at, at))):
+        directory = tmp_path / address
+        directory.mkdir()
+        monkeypatch.setattr(gateway, "XDS_DIRECTORY", str(directory))
+        files = {**gateway.xds_files([route]), "envoy.json": gateway.bootstrap_config()}
+        for name, content in files.items():
+            text = json.dumps(content).replace("0.0.0.0", address)
+            (directory / name).write_text(text.replace("/tmp/envoy-admin.sock", f"{directory}/admin.sock"))
+        argv = (str(ENVOY), "--config-path", str(directory / "envoy.json"), "--disable-hot-restart")
+        envoys.append(await asyncio.create_subprocess_exec(*argv, "--concurrency", "1", "--log-level", "error"))
+    yield "127.0.0.3"
+    for envoy in envoys:
+        envoy.kill()
+        await envoy.wait()
+    pod.close()
+
+
+@pytest.mark.parametrize(
+    ("port", "header", "status"),
+    [
+        (gateway.PROXY_PORT, f"{gateway.PROXY_HEADER}: {gateway.proxy_header(A.namespace)}", b"200"),
+        (gateway.VPN_PORT, f"{gateway.VPN_HEADER}: {gateway.vpn_header(A.namespace)}", b"200"),
+        (gateway.VPN_PORT, f"{gateway.VPN_HEADER}: {gateway.vpn_header(A.namespace, 'vpn-seed-server-1')}", b"404"),
+        (gateway.PROXY_PORT, f"{gateway.PROXY_HEADER}: {gateway.proxy_header(B.namespace)}", b"404"),
+    ],
+)
+async def test_after_a_move_clients_of_both_connect_ports_are_forwarded(two_gateways, port, header, status):
+    """Pods of the cluster and its end of the tunnel may have an old DNS answer, too."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(two_gateways, port)
+                writer.write(f"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n{header}\r\n\r\n".encode())
+                answered = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+            except (OSError, asyncio.IncompleteReadError):
+                answered = b"503"
+            if answered != b"503":
+                break
+            await asyncio.sleep(0.1)  # until both listen
+        assert answered == status
+        if status == b"200":
+            writer.write(b"hello")
+            assert await reader.readexactly(9) == b"pod:hello"
+        writer.close()
 
 
 def test_each_of_two_vpn_servers_can_be_dialled():
@@ -131,7 +189,7 @@ def test_clusters_are_written_before_their_listeners():
 
 def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(gateway, "XDS_DIRECTORY", str(tmp_path))
-    for name, content in gateway.xds_files([A, B, GONE, NAMED], [PROMETHEUS]).items():
+    for name, content in gateway.xds_files([A, B, GONE, NAMED], [PROMETHEUS, ETCD]).items():
         (tmp_path / name).write_text(json.dumps(content))
     key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
     subprocess.run(
@@ -283,6 +341,40 @@ async def test_a_service_is_served_next_to_the_api_server(world):
     assert "shoot--dev--a" in chains(written(directory))
 
 
+ETCD = ServiceRoute(
+    "outbound|2380||etcd-main-0-exposed.shoot--dev--a.svc.cluster.local",
+    ("etcd-main-0.etcd-main-peer.shoot--dev--a.svc",),
+    ("100.64.1.5", 2380),
+    2380,
+)
+
+
+def test_the_gateway_listens_for_etcds_only_while_there_are_some():
+    def ports(*services):
+        listeners = gateway.xds_files([A], services)[gateway.LISTENERS_FILE]["resources"]
+        return {each["name"]: each["address"]["socket_address"]["port_value"] for each in listeners}
+
+    assert "etcd-2380" not in ports(PROMETHEUS)
+    assert (ports(PROMETHEUS, ETCD)["etcd-2380"], len(ports(PROMETHEUS, ETCD))) == (2380, 4)
+    assert ETCD.cluster not in chains(gateway.xds_files([A], [ETCD])), "its port is another one"
+
+
+def test_only_the_seeds_own_gateway_has_ports_for_etcds():
+    def ports(place):
+        found = gateway.objects(internal_domain="internal.example.org", place=place)
+        [service] = (each for each in found if each["kind"] == "Service")
+        return {each["port"] for each in service["spec"]["ports"]}
+
+    assert ports(gateway.OWN) == {443, 8132, 8443, 2379, 2380}
+    assert ports(gateway.Place("istio-ingress-handler-a", "a")) == {443, 8132, 8443}
+
+
+@pytest.mark.parametrize("port", [22, 8132])
+def test_an_exposure_names_no_other_port(port):
+    with pytest.raises(ValueError, match="passes TLS through"):
+        ServiceExposure(hosts=("a",), upstream=Upstream(service="a", port=1), port=port)
+
+
 async def test_a_service_takes_neither_an_api_servers_name_nor_its_cluster(world):
     """Envoy refuses files in which a name or a cluster is there twice."""
     api, directory, _ = world
@@ -365,9 +457,14 @@ async def test_a_handlers_gateway_serves_its_own_shoots_and_the_seeds_own_gatewa
 
     assert chains(written(other)).keys() == {"blackhole", "shoot--dev--b", "shoot--dev--c"}
     assert chains(written(directory)).keys() == {"blackhole", "shoot--dev--a"}
-    for files, own in ((written(other), "shoot--dev--b"), (written(directory), "shoot--dev--a")):
-        assert destinations(files, gateway.VPN_ROUTES_FILE) == [gateway.vpn_header(own)]
-        assert destinations(files, gateway.PROXY_ROUTES_FILE) == [gateway.proxy_header(own)]
+    forwarded = [gateway.vpn_header("shoot--dev--c", server) for server in gateway.VPN_SERVERS]
+    assert destinations(written(other), gateway.VPN_ROUTES_FILE) == [gateway.vpn_header("shoot--dev--b"), *forwarded]
+    assert destinations(written(other), gateway.PROXY_ROUTES_FILE) == [
+        gateway.proxy_header("shoot--dev--b"),
+        gateway.proxy_header("shoot--dev--c"),
+    ]
+    assert destinations(written(directory), gateway.VPN_ROUTES_FILE) == [gateway.vpn_header("shoot--dev--a")]
+    assert destinations(written(directory), gateway.PROXY_ROUTES_FILE) == [gateway.proxy_header("shoot--dev--a")]
 
 
 @pytest.mark.parametrize("key", [gateway.EXPOSURE_KEY, gateway.SERVICE_EXPOSURE_KEY])
