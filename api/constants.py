@@ -163,12 +163,6 @@ SHOOT_NEEDS_RETRY = "maintenance.shoot.gardener.cloud/needs-retry-operation"
 CONTROL_PLANE_MIGRATION = "shoot.gardener.cloud/control-plane-migration"
 MIGRATION_BAD_CASE = "bad-case"
 """Value of this annotation with which an operator declares the source seed of a move lost: the move runs without it."""
-LIVE_MIGRATION = (
-    "migration.gardener.cloud/live-migrate",
-    "migration.gardener.cloud/inter-region-distance-threshold",
-    "migration.gardener.cloud/allow-distant-regions",
-)
-"""Annotations of a Shoot by which Gardener moves a control plane while it serves. This version refuses them."""
 DNS_PROVIDER = "dns.gardener.cloud/provider"
 DNS_DOMAIN = "dns.gardener.cloud/domain"
 """Annotations of a Secret of role ``internal-domain`` or ``default-domain``."""

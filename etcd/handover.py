@@ -11,6 +11,9 @@ from etcd.client import EtcdClient, EtcdError, Member
 
 _REFUSED_SECONDS = 20.0
 _RETRY_SECONDS = 0.5
+_CALM_SECONDS = 30.0
+_QUICK_SECONDS, _QUICK_ANSWERS = 0.3, 3
+"""A cluster is calm if it agrees on a read this quickly, this often in a row."""
 
 
 class Unsafe(Exception):
@@ -19,6 +22,8 @@ class Unsafe(Exception):
 
 async def let_others_lead(clients: Iterable[EtcdClient], names: Collection[str]) -> str:
     """Transfer leadership to a member that is not one of ``names``. Returns the new leader, empty if nothing changes.
+
+    Waits up to 30 s until the cluster is calm: while it elects the new leader, it may lose what clients write.
 
     ``clients``: one of each member of ``names``; a member that does not answer does not lead.
 
@@ -35,9 +40,19 @@ async def let_others_lead(clients: Iterable[EtcdClient], names: Collection[str])
         others = [each for each in await client.members() if each.name not in names and _votes(each)]
         if not others:
             raise Unsafe("no member of the other seed has a vote")
+        await _calm(client)
         await client.transfer_leadership(others[0])
         return others[0].name
     return ""
+
+
+async def _calm(leader: EtcdClient) -> None:
+    deadline, quick = time.monotonic() + _CALM_SECONDS, 0
+    while quick < _QUICK_ANSWERS and time.monotonic() < deadline:
+        asked = time.monotonic()
+        await leader.members()
+        quick = quick + 1 if time.monotonic() - asked < _QUICK_SECONDS else 0
+        await asyncio.sleep(_RETRY_SECONDS / 10)
 
 
 async def remove_all_but(clients: dict[str, EtcdClient]) -> list[str]:

@@ -78,6 +78,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "kubectl -n garden-local patch": "tests/landscape/test_high_availability.py",
     },
     "docs/operations/in-place-updates.md": {"": "tests/landscape/test_in_place_updates.py"},
+    "docs/operations/live-migration.md": {"": "tests/landscape/test_live_migration.py"},
     "docs/operations/install.md": {"": "tests/charts/test_installed.py"},
     "docs/operations/issuer.md": {"": "tests/landscape/test_issuer.py"},
     "docs/operations/kept-backups.md": {"kubectl -n garden-local annotate": "tests/landscape/test_kept_backups.py"},

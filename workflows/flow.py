@@ -523,7 +523,8 @@ class Flow(Generic[Subject]):
         while True:
             if self.attempt.deadline is not None:
                 left = self.attempt.deadline - workflow.now()
-                options["schedule_to_close_timeout"] = max(left, timedelta(seconds=1))
+                limit = task.options.get("schedule_to_close_timeout") or left
+                options["schedule_to_close_timeout"] = max(min(left, limit), timedelta(seconds=1))
             scheduled = workflow.now()
             try:
                 result: TaskResult = await workflow.execute_activity(

@@ -16,6 +16,8 @@ from activities.secrets.configs import Certificate, SignedBy, Usage
 
 MAIN, EVENTS = "main", "events"
 ROLES = (MAIN, EVENTS)
+MEMBERS = 3
+"""Number of members of an etcd that survives the loss of one member."""
 
 CA = "ca-etcd"
 PEER_CA = "ca-etcd-peer"

@@ -34,9 +34,10 @@ from api.contracts.flows import (
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.contracts.repair import UNKNOWN_USER, Action, Repair
 from api.contracts.rotation import Kind, Phase
-from api.decisions import dual_stack, encryption, in_place_updates, rotation, ssh
+from api.decisions import dual_stack, encryption, in_place_updates, live_migration, rotation, ssh
 from api.decisions.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.decisions.issuer import is_managed
+from api.decisions.live_migration import Stage
 from api.decisions.registrations import versions_by_phase, wanted_extensions
 from api.decisions.rotation import RotationFacts
 from api.durations import parse_duration
@@ -262,6 +263,7 @@ class ShootActivities:
                 # A move keeps the stored data as they are, and before the first operation there are no stored data.
                 facts = dataclasses.replace(facts, encryption_changes=False)
             rotations = rotation.begin(rotations, request.consume, facts, timestamp(now))
+        stage = live_migration.of_attempt(live) if request.operation is OperationType.MIGRATE else Stage.NONE
         change = {
             "technicalID": technical,
             "uid": metadata["uid"],
@@ -280,6 +282,8 @@ class ShootActivities:
             **_credentials_change(live, rotations, creating=request.operation is OperationType.CREATE),
             **_constraint_change(status, rotations),
         }
+        if request.operation is OperationType.MIGRATE and last.get("type") != OperationType.MIGRATE:
+            change |= live_migration.told(live, stage, f"members of etcd join those in seed {seed}", timestamp(now))
         await patch_status(self._garden, request.shoot, change, version=metadata["resourceVersion"])
         task = ShootTask(
             shoot=request.shoot,
@@ -298,7 +302,13 @@ class ShootActivities:
         seen = await self._facts(live, seed)
         return StartedOperation(
             task=task,
-            facts=seen.model_copy(update={"rotations": () if deleting else rotation.active(rotations)}),
+            facts=seen.model_copy(
+                update={
+                    "rotations": () if deleting else rotation.active(rotations),
+                    "live": stage is Stage.MOVING,
+                    "fell_back": stage is Stage.FELL_BACK,
+                }
+            ),
             started=now,
             retry_cycle_start=cycle_start,
         )
@@ -350,6 +360,10 @@ class ShootActivities:
             change["lastErrors"] = [last_error(request.description, INITIALIZE, (), now)]
         if request.state in ("Succeeded", "Failed"):
             change["retryCycleStartTime"] = None
+        if request.live and succeeded:
+            change |= live_migration.told(live, Stage.MOVED, "users missed no API server", timestamp(now))
+        if request.falls_back:
+            change |= live_migration.told(live, Stage.FELL_BACK, _text(request)[:MESSAGE_LIMIT], timestamp(now))
         if succeeded and task.operation is OperationType.MIGRATE:
             # The destination with which the operation began, not the spec's seed of now: the owner may have aborted
             # the migration too late.
@@ -371,8 +385,7 @@ class ShootActivities:
             await self._event(task, request.attempt, *_SUCCEEDED[deleting])
         else:
             type_, reason = _FAILED[deleting]
-            text = "; ".join(f"{each.name}: {each.message}" for each in request.failed) or request.description
-            await self._event(task, request.attempt, type_, reason, text)
+            await self._event(task, request.attempt, type_, reason, _text(request))
 
     async def _take_off_tasks(self, live: dict[str, Any], request: FinishOperation) -> dict[str, Any]:
         """Remove the tasks that the operation has done from the annotation; tasks requested meanwhile stay."""
@@ -521,6 +534,10 @@ class ShootActivities:
 
     async def _tell(self, shoot: ShootRef, occasion: str, type_: str, reason: str, message: str) -> None:
         await record(self._garden, shoot, f"{occasion}/{reason}", type_, reason, message)
+
+
+def _text(request: FinishOperation) -> str:
+    return "; ".join(f"{each.name}: {each.message}" for each in request.failed) or request.description
 
 
 _VERBS = {

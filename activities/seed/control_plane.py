@@ -307,6 +307,16 @@ class ControlPlaneActivities:
         return TaskResult()
 
     @activity.defn
+    async def drain_apiserver(self, task: ShootTask) -> TaskResult:
+        """Delete the API server while another seed's serves: its pods first answer the requests that they have begun.
+
+        A second run finds no Deployment.
+        """
+        await self._clusters.forget_shoot(task.technical_id)
+        await rollout.delete(self._clusters.seed, [(resources.DEPLOYMENT, apiserver.NAME)], task.technical_id)
+        return TaskResult()
+
+    @activity.defn
     async def wait_apiserver_deleted(self, task: ShootTask) -> TaskResult:
         """Wait until the last pod of the API server has ended."""
         await rollout.wait_pods_gone(self._clusters.seed_caches, task.technical_id, apiserver.SELECT, _DELETION_SECONDS)

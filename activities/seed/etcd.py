@@ -13,26 +13,29 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters, ClusterView
 from activities.components import etcd as component
-from activities.components.etcd import ROLES, Backup, EtcdValues
+from activities.components.etcd import MEMBERS, ROLES, Backup, EtcdValues
+from activities.components.etcd_between_seeds import member_prefix
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import zones
+from activities.seed.etcd_between_seeds import hide_members
 from activities.seed.extension_objects import asked_at
+from activities.seed.extensions import is_taken_over
 from activities.seed.facts import failure_tolerance
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.sidecar import ask_sidecar
 from api import constants
 from api.constants import ETCD_SNAPSHOTTED
-from api.contracts.operations import OperationType, ShootTask, TaskResult, backup_entry_name
+from api.contracts.operations import OperationType, OtherMembers, ShootTask, TaskResult, backup_entry_name
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD, NAMESPACE
 from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
-_MEMBERS = 3
-"""Number of members of an etcd that survives the loss of one member."""
+_Joined = tuple[str, Mapping[str, Any]]
+"""Prefix of the members' names, and the cluster of another seed that they join."""
 
 # Source: spec/extensions.md 1.4.
 _TIMEOUT = 5 * 60
@@ -63,11 +66,25 @@ class EtcdActivities:
         A second run of the same operation finds the timestamp that the first one wrote with the spec, and requests no
         second rollout. An operation requests none either if its spec is applied already and the etcd is healthy.
 
+        If the source was lost while members of both seeds were in one cluster, those here have no quorum any more. They
+        are replaced by an etcd that restores the source's backups; a second run deletes what is left of them.
+
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window is invalid;
                 ``EtcdNotReady`` if the members do not trust the new peer CA in time.
         """
+        if task.operation is OperationType.RESTORE and not task.destination:
+            await self._drop_members_of_lost_cluster(task)
         return await self._deploy(task, first=1 if task.operation is OperationType.RESTORE else None)
+
+    async def _drop_members_of_lost_cluster(self, task: ShootTask) -> None:
+        seed, namespace = self._clusters.seed, task.technical_id
+        _, existing = await self._joined(task, ("", {}))
+        if not existing or not await is_taken_over(self._clusters, task):
+            return
+        await hide_members(seed, namespace)
+        await self.delete_etcds(task)
+        await self.wait_etcds_deleted(task)
 
     @activity.defn
     async def scale_etcd_after_restore(self, task: ShootTask) -> TaskResult:
@@ -77,14 +94,45 @@ class EtcdActivities:
         """
         return await self._deploy(task.model_copy(update={"trigger": f"{task.trigger} scaling"}))
 
-    async def _deploy(self, task: ShootTask, *, first: int | None = None) -> TaskResult:
-        """Apply both etcds; ``first`` is the number of members before others join."""
+    @activity.defn
+    async def join_etcd(self, request: OtherMembers) -> TaskResult:
+        """Apply etcd-main with members that join the cluster of the other seed, and an etcd-events without data.
+
+        A second run finds the Etcd of the first one, and neither repeats nor ends what that one has ordered.
+        """
+        task = request.task
+        cluster = component.existing_cluster(component.MAIN, task.technical_id, request.prefix, MEMBERS)
+        return await self._deploy(task, joining=(member_prefix(task.seed), cluster))
+
+    @activity.defn
+    async def end_etcd_joining(self, task: ShootTask) -> TaskResult:
+        """Take the other seed's cluster out of etcd-main, whose members are the whole cluster now. Their pods stay.
+
+        A second run finds it applied.
+        """
+        return await self._deploy(task.model_copy(update={"trigger": f"{task.trigger} joined"}), joined=True)
+
+    async def _deploy(
+        self, task: ShootTask, *, first: int | None = None, joining: _Joined | None = None, joined: bool = False
+    ) -> TaskResult:
+        """Apply both etcds; ``first`` is the number of members before others join.
+
+        ``joining``: of a new etcd-main. ``joined``: its members need not join any more.
+        """
         view = await self._clusters.cluster(task.technical_id)
         secrets, backup = await asyncio.gather(
             SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot),
             self._backup(task, view),
         )
-        wanted = await asyncio.gather(*(self._etcd(task, view, secrets, backup, role, first) for role in ROLES))
+        other = await self._joined(task, joining or ("", {}))
+        if joined:
+            other = (other[0], {})
+        wanted = await asyncio.gather(
+            *(
+                self._etcd(task, view, secrets, backup, role, first, other if role == component.MAIN else ("", {}))
+                for role in ROLES
+            )
+        )
         await heartbeating(asyncio.gather(*(self._trust_new_peers(task, etcd) for etcd in wanted)))
         await asyncio.gather(*(self._apply(task, etcd) for etcd in wanted))
         return TaskResult(secrets=secrets.generated)
@@ -165,11 +213,12 @@ class EtcdActivities:
         backup: Backup | None,
         role: str,
         first: int | None,
+        joined: _Joined,
     ) -> dict[str, Any]:
         tolerance = failure_tolerance(view)
         place = await self._clusters.seed.find(NAMESPACE, task.technical_id)
-        replicas = await self._replicas(task, view, role, _MEMBERS if tolerance else 1, first)
-        prefix, existing = await self._joined(task, role)
+        replicas = await self._replicas(task, view, role, MEMBERS if tolerance else 1, first)
+        prefix, existing = joined
         namespace = task.technical_id
         certificates = [component.server_certificate(role, namespace, prefix), component.client_certificate()]
         if replicas > 1:
@@ -205,10 +254,12 @@ class EtcdActivities:
                 "must be like 220000+0100: correct spec.maintenance.timeWindow.begin",
             ) from None
 
-    async def _joined(self, task: ShootTask, role: str) -> tuple[str, Mapping[str, Any]]:
-        """Prefix of the members' names, and the cluster of another seed that they join; both stay as they are."""
-        live = await self._clusters.seed.find(ETCD, component.name_of(role), task.technical_id)
-        spec = (live or {}).get("spec") or {}
+    async def _joined(self, task: ShootTask, new: _Joined) -> _Joined:
+        """Prefix and cluster of etcd-main: both stay as they are. ``new``: of an etcd that does not exist yet."""
+        live = await self._clusters.seed.find(ETCD, component.name_of(component.MAIN), task.technical_id)
+        if live is None:
+            return new
+        spec = live.get("spec") or {}
         return spec.get("memberNamePrefix", ""), spec.get("etcd", {}).get("bootstrapWithExistingCluster") or {}
 
     async def _replicas(self, task: ShootTask, view: ClusterView, role: str, awake: int, first: int | None) -> int:

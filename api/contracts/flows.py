@@ -208,6 +208,10 @@ class ShootFacts(ApiModel):
     """SSH access to the nodes is enabled."""
     failure_tolerance: bool = False
     """The control plane must survive the loss of a node or zone."""
+    live: bool = False
+    """The control plane moves while it serves: etcd has members in both seeds for a while."""
+    fell_back: bool = False
+    """The same was begun and cannot be done: what it has left is removed first."""
     dual_stack: bool = False
     """The Shoot has pods and Services of both IP families, or is to get them."""
     credentials: str = ""
@@ -288,6 +292,10 @@ class FinishOperation(ApiModel):
     """Whether the Shoot is hibernated now, if the operation succeeded."""
     workflow_id: str = ""
     """Workflow id of the attempt; empty in histories of earlier versions."""
+    live: bool = False
+    """The control plane moved while it served."""
+    falls_back: bool = False
+    """It cannot: the next attempt moves it as without that."""
 
 
 class Refusal(ApiModel):

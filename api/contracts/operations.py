@@ -78,6 +78,22 @@ class ForwardTask(ApiModel):
     """Address of the gateway of the destination seed: an IP address, or a host name."""
 
 
+class OtherMembers(ApiModel):
+    """Input of tasks for an etcd with members in two seeds: those in the other seed."""
+
+    task: ShootTask
+    gateway: str
+    """IP address of the other seed's gateway."""
+    prefix: str = ""
+    """``memberNamePrefix`` of these members."""
+
+    @classmethod
+    def from_note(cls, task: ShootTask, note: str) -> Self:
+        """From the note of ``expose_etcd_members`` in the other seed."""
+        gateway, _, prefix = note.partition(" ")
+        return cls(task=task, gateway=gateway, prefix=prefix)
+
+
 class ResealShootState(ApiModel):
     """Input of ``reseal_shoot_state``."""
 

@@ -58,11 +58,6 @@ def check_operations(shoot: Shoot, old: Shoot | None) -> Faults:
             state = last.state if last else "none"
             faults.forbidden(path, f"retry needs a last operation in state Failed; its state is {state}")
     _check_force_deletion(shoot, old, faults)
-    for annotation in constants.LIVE_MIGRATION:
-        wanted = shoot.metadata.annotations.get(annotation)
-        if wanted is not None and (old is None or old.metadata.annotations.get(annotation) != wanted):
-            detail = "not supported: this version stops a control plane while it moves; move it by spec.seedName"
-            faults.forbidden(_ANNOTATIONS @ annotation, detail)
     return faults
 
 

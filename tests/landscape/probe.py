@@ -104,7 +104,7 @@ class Probe:
                 self.longest = max(self.longest, time.monotonic() - begun)
             except (OSError, http.client.HTTPException) as error:
                 self.failed += 1
-                self.faults.append(f"after {time.monotonic() - begun:.1f} s: {error!r}")
+                self.faults.append(f"{time.strftime('%T')}, after {time.monotonic() - begun:.1f} s: {error!r}")
                 self._disconnect()
             if self._stop.wait(max(0.0, _PERIOD - (time.monotonic() - begun))):
                 return

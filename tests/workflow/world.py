@@ -320,6 +320,8 @@ class World:
     async def finish_operation(self, request: FinishOperation) -> None:
         self.finished.append(request)
         self.log.append(f"{request.task.operation} {request.state}")
+        if request.falls_back:
+            self.facts = self.facts.model_copy(update={"live": False, "fell_back": True})
         if request.task.operation is OperationType.MIGRATE and request.state == "Succeeded" and self.view:
             self.change(status_seed=request.task.destination, prepared_at="")
         self.change(

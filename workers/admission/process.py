@@ -113,6 +113,8 @@ class AdmissionConfig(ApiModel):
     reviews_at_once: int = Field(default=32, ge=1)
     """Maximum number of concurrent calls at each of the two ports. Further calls wait for 1 s and then get status
     429."""
+    live_migration: bool = False
+    """Whether Shoots may ask to be moved live. docs/operations/live-migration.md says why that is off by default."""
     health: HealthConfig = HealthConfig()
 
     @model_validator(mode="after")
@@ -132,7 +134,7 @@ async def run(config_path: str) -> None:
     caches = Caches(client)
     health = Health()
     health_runner = await health.serve(config.health)
-    garden = CachedGarden(client, caches)
+    garden = CachedGarden(client, caches, live_migration=config.live_migration)
     try:
         certificates = Certificates(config, client)
         routes = application(garden, config.server.resource_admission_configuration)
@@ -252,7 +254,8 @@ class CachedGarden:
     """Reads the garden from caches. An object that a cache does not hold may be newer than the cache, so it is read
     from the API server."""
 
-    def __init__(self, client: KubeClient, caches: Caches) -> None:
+    def __init__(self, client: KubeClient, caches: Caches, *, live_migration: bool = False) -> None:
+        self.live_migration = live_migration
         self._client = client
         self._caches = caches
         self._changed = asyncio.Event()

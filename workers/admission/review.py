@@ -28,6 +28,9 @@ __all__ = [
 class Garden(Protocol):
     """Reads the garden, and writes what admission has granted; the process that runs the server implements it."""
 
+    live_migration: bool
+    """Whether Shoots may ask to be moved live."""
+
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """The object; None if it certainly does not exist."""
 

@@ -28,14 +28,17 @@ from api.decisions import alerting
 from api.decisions.issuer import MANAGED, SELECTOR, is_managed
 from api.decisions.lifetime import lifetime
 from api.decisions.profiles import profile_of, profile_reference, root_of
+from api.decisions.seed_ranking import REGION_CONFIG_SELECTOR, distances_from
 from api.defaulting.exposure_class import merge_exposure_class
 from api.defaulting.shoot import Surroundings, default_shoot, only_bound
 from api.meta import KubeObject
 from api.names import backup_entry_names
 from api.resources import Object, Resource
+from api.validation import live_migration
 from api.validation.binding import check_move, check_while_moving, is_moving
 from api.validation.field import Faults, Path
 from api.validation.garden import domains_of_seed
+from api.validation.live_migration import check_annotations, check_live_move
 from api.validation.operations import (
     check_deletion_confirmed,
     check_dual_approval,
@@ -139,6 +142,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
         allowed = lifetime(await quotas_of(shoot.to_wire(), garden))
         refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
     await _check_bad_case(review, shoot, old, garden)
+    await _check_live(review, shoot, old, garden)
     await _check_issuer(review, shoot, old, garden)
     if not review.spec_changed:
         return []
@@ -233,6 +237,33 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
         source, destination = await _seed(before, garden), await _seed(shoot.spec.seed_name, garden)
         await _check_nothing_left_behind(review, old, garden)
         refuse_forbidden(review, check_move(shoot, old, source, destination))
+        distance = await _distance(shoot, source, destination, garden)
+        refuse_forbidden(review, check_live_move(shoot, source, destination, distance))
+
+
+async def _check_live(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """A user who says how a control plane moves needs the right to move it."""
+    names = live_migration.changed(shoot, old)
+    if not names:
+        return
+    refuse_forbidden(review, check_annotations(shoot, old, offered=garden.live_migration))
+    field = f"metadata.annotations[{names[0]}]"
+    await require(review, garden, field, "update", _BINDING, review.namespace, review.name)
+
+
+async def _distance(shoot: Shoot, source: Seed | None, destination: Seed | None, garden: Garden) -> int | None:
+    """Distance between the regions of two seeds, as an operator has given it; None if it is unknown."""
+    if source is None or destination is None or not live_migration.is_wanted(shoot):
+        return None
+    here, there = source.spec.provider.region, destination.spec.provider.region
+    if here == there:
+        return 0
+    profile = await _profile(shoot, garden)
+    regions = await garden.list(resources.CONFIG_MAP, GARDEN_NAMESPACE, labels=REGION_CONFIG_SELECTOR)
+    try:
+        return distances_from(regions, profile.metadata.name if profile else "", here).get(there)
+    except ValueError:
+        return None
 
 
 async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden) -> None:

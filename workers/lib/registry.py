@@ -18,6 +18,7 @@ from activities.seed.autoscaler import AutoscalerActivities
 from activities.seed.bootstrap import SeedActivities
 from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.etcd import EtcdActivities
+from activities.seed.etcd_between_seeds import EtcdBetweenSeedsActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.force_deletion import ForceDeletionActivities
 from activities.seed.handlers import ExposureClassHandler
@@ -76,6 +77,7 @@ def seed_activities(
         AutoscalerActivities(clusters),
         EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period, image_digest=image_digest),
         MigrationActivities(clusters),
+        EtcdBetweenSeedsActivities(clusters),
         ShootStateActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network, handlers=handlers),
         ShootSystemActivities(clusters),

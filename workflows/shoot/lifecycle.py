@@ -54,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
         Run,
     )
     from workflows.shoot.flows import FLOWS
+    from workflows.shoot.migrate import falls_back
     from workflows.versioning import long_lived
 
 _REFUSAL_PAUSE = timedelta(minutes=1)
@@ -359,6 +360,8 @@ class ShootLifecycle:
         state, text = "Succeeded", _SUCCESS[task.operation]
         if outcome is not None:
             state = decision.state_after_failure(failed, started.retry_cycle_start, workflow.now())
+            if falls_back(started.facts, failed):
+                state = "Error"  # the next attempt does without what has failed
             names = ", ".join(each.name for each in failed)
             text = f"{task.operation} failed in {names}." if names else f"{task.operation} failed: {message}"
             if outcome.canceled:
@@ -377,6 +380,8 @@ class ShootLifecycle:
                 hibernated=started.facts.hibernated,
                 workflow_id=operation_id(self._shoot, kind, task.generation, self._memory.attempts),
                 tasks=started.facts.tasks,
+                live=kind is FlowKind.MIGRATE and started.facts.live,
+                falls_back=kind is FlowKind.MIGRATE and falls_back(started.facts, failed),
             ),
             **options.garden_call(f"{task.operation}: {state}"),
         )

@@ -8,10 +8,17 @@ only. Before the source's API server stops, the destination's etcd has restored 
 replicates each new delta snapshot. It is read-only until it has the final snapshot. The destination's API server starts
 meanwhile; the gateway routes no traffic to it yet. The restoration that follows finds etcd and API server running, and
 deploys the other components.
+
+A control plane that survives the loss of a node can move *live*: no user misses its API server. Members of etcd in the
+destination join those in the source, so API servers of both seeds serve. Once the last client of the source's has gone,
+the source's members leave. Until the gateway of the destination routes to its API server, a failure ends that: the next
+attempt removes the destination's members and moves the control plane as above.
+Why: docs/decisions/0026-members-of-two-seeds-in-one-cluster.md.
 """
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from temporalio import workflow
 
@@ -19,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.autoscaler import AutoscalerActivities as Autoscaler
     from activities.seed.control_plane import ControlPlaneActivities as ControlPlane
     from activities.seed.etcd import EtcdActivities as Etcds
+    from activities.seed.etcd_between_seeds import EtcdBetweenSeedsActivities as BetweenSeeds
     from activities.seed.extensions import ExtensionActivities as Extensions
     from activities.seed.force_deletion import ForceDeletionActivities as ForceDeletion
     from activities.seed.migration import MigrationActivities as Migration
@@ -28,12 +36,32 @@ with workflow.unsafe.imports_passed_through():
     from activities.seed.secrets import SecretActivities as Secrets
     from activities.seed.shoot_state import ShootStateActivities as ShootStates
     from activities.shoot.system import ShootSystemActivities as ShootSystem
-    from api.contracts.flows import FlowInput, FlowOutcome, Survey
-    from api.contracts.operations import ForwardTask, OperationType, ShootTask, seed_queue
+    from api.contracts.flows import FailedTask, FlowInput, FlowOutcome, ShootFacts, Survey
+    from api.contracts.operations import ForwardTask, OperationType, OtherMembers, ShootTask, seed_queue
     from workflows import options
     from workflows.flow import EVERYTHING, Activity, Call, Skip, activity_name
     from workflows.shoot import release
     from workflows.shoot.base import OperationWorkflow, ShootFlow, add_reseal, shoot_flow
+
+
+_JOINING = (
+    "expose_etcd_members",
+    "expose_etcd_members_there",
+    "name_other_etcd_members",
+    "name_other_etcd_members_there",
+    "join_etcd_there",
+    "wait_etcd_joined_there",
+    "deploy_apiserver_beside_there",
+    "wait_apiserver_beside_there",
+)
+"""Tasks of a live move before which users notice nothing of the destination."""
+_JOINING_MINUTES = 10
+"""Limit of time for all attempts of one of these tasks. Others are tried for hours: without them nothing can move."""
+
+
+def falls_back(facts: ShootFacts, failed: Sequence[FailedTask]) -> bool:
+    """Whether the next attempt moves the control plane without moving it live."""
+    return facts.live and any(each.name in _JOINING for each in failed)
 
 
 def migrate_flow(request: FlowInput, survey: Survey) -> ShootFlow:
@@ -45,9 +73,11 @@ def migrate_flow(request: FlowInput, survey: Survey) -> ShootFlow:
     prepared = _prepare(flow, case)
     _delete_persisted(flow, case)
     records = _dns_records(flow, case)
-    _api_server(flow, case, prepared, records)
-    released = _release_rest(flow, case)
-    _delete_rest(flow, case, [*records, *released])
+    ready = [*prepared, "wait_shoot_managed_resources_deleted", "wait_etcds", *records]
+    served = (_api_servers_of_both if case.facts.live else _api_server)(flow, case, ready)
+    released = _release_rest(flow, case, served)
+    backed_up = (_hand_over_etcd if case.facts.live else _copy_backups)(flow, case)
+    _delete_rest(flow, case, [backed_up, *records, *released])
     return flow
 
 
@@ -83,24 +113,34 @@ class _Case:
 def _add_there(
     flow: ShootFlow,
     case: _Case,
-    activity: Activity[ShootTask],
+    activity: Activity[Any],
     *,
+    name: str = "",
     minutes: float = 0,
     after: Sequence[str] = (),
     completes: str = "",
+    other: str = "",
     unless: Skip,
 ) -> None:
-    """Add a task that runs in the destination."""
+    """Add a task that runs in the destination; ``other``: the task whose note says where the source's members are."""
+    name = f"{name or activity_name(activity)}_there"
     chosen = options.wait(minutes=minutes) if minutes else options.seed_call()
+    if name in _JOINING:
+        chosen = options.bounded(chosen, _JOINING_MINUTES)
     chosen["task_queue"] = seed_queue(case.there.seed)
     flow.add(
-        Call(activity, lambda: case.there),
-        name=f"{activity_name(activity)}_there",
+        _about(flow, activity, case.there, other) if other else Call(activity, lambda: case.there),
+        name=name,
         after=[*(after or filter(None, [completes])), case.readable],
         completes=completes,
         unless=unless,
         **chosen,
     )
+
+
+def _about(flow: ShootFlow, activity: Activity[Any], task: ShootTask, other: str) -> Call:
+    """A task for the members in the other seed, where ``other`` has found them."""
+    return Call(activity, lambda: OtherMembers.from_note(task, flow.result_note(other)))
 
 
 def _update(flow: ShootFlow, case: _Case) -> None:
@@ -220,18 +260,72 @@ def _prepare(flow: ShootFlow, case: _Case) -> list[str]:
         completes="deploy_backup_entry_there",
         unless=case.handed_over,
     )
-    add_there(
-        Etcds.deploy_etcds,
-        unless=case.preparation_unneeded,
-        after=["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"],
-    )
-    add_there(Migration.wait_etcd_following, minutes=5, after=["deploy_etcds_there"], unless=case.preparation_unneeded)
+    needed = ["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"]
+    if case.facts.live:
+        _join_etcd(flow, case, needed)
+    else:
+        undone = _undo_joining(flow, case) if case.facts.fell_back else []
+        add_there(Etcds.deploy_etcds, unless=case.preparation_unneeded, after=[*needed, *undone])
+        add_there(
+            Migration.wait_etcd_following, minutes=5, after=["deploy_etcds_there"], unless=case.preparation_unneeded
+        )
     return [
-        "wait_etcd_following_there",
+        "wait_etcd_joined_there" if case.facts.live else "wait_etcd_following_there",
         "deploy_cloud_secret_there",
         "deploy_references_there",
         "wait_api_service_there",
     ]
+
+
+def _join_etcd(flow: ShootFlow, case: _Case, needed: list[str]) -> None:
+    """Members of etcd-main in the destination join those in the source, by the gateways of both seeds."""
+    add_there, unless = partial(_add_there, flow, case), case.preparation_unneeded
+    bounded = options.bounded(options.seed_call(), _JOINING_MINUTES)
+    flow.add(BetweenSeeds.expose_etcd_members, after=["wait_etcds"], unless=unless, **bounded)
+    add_there(BetweenSeeds.expose_etcd_members, after=["deploy_namespace_there"], unless=unless)
+    flow.add(
+        _about(flow, BetweenSeeds.name_other_etcd_members, case.request.task, "expose_etcd_members_there"),
+        after=["expose_etcd_members_there"],
+        unless=unless,
+        **bounded,
+    )
+    add_there(
+        BetweenSeeds.name_other_etcd_members,
+        after=["expose_etcd_members", "deploy_namespace_there"],
+        other="expose_etcd_members",
+        unless=unless,
+    )
+    add_there(
+        Etcds.join_etcd,
+        after=[*needed, "name_other_etcd_members", "name_other_etcd_members_there"],
+        other="expose_etcd_members",
+        unless=unless,
+    )
+    add_there(BetweenSeeds.wait_etcd_joined, minutes=9, completes="join_etcd_there", unless=unless)
+
+
+def _undo_joining(flow: ShootFlow, case: _Case) -> list[str]:
+    """Take the destination's members out of the source's etcd, and delete what they ran for."""
+    add, add_there, unless = flow.add, partial(_add_there, flow, case), case.preparation_unneeded
+    add_there(ControlPlane.delete_apiserver, after=["deploy_namespace_there"], unless=unless)
+    add_there(BetweenSeeds.let_other_seed_lead, after=["delete_apiserver_there"], unless=unless)
+    add(
+        BetweenSeeds.remove_other_etcd_members,
+        after=["wait_etcds", "let_other_seed_lead_there"],
+        unless=unless,
+        **options.wait(minutes=2),
+    )
+    add_there(Etcds.delete_etcds, after=["remove_other_etcd_members"], name="delete_joined_etcds", unless=unless)
+    add_there(
+        Etcds.wait_etcds_deleted,
+        after=["delete_joined_etcds_there"],
+        name="wait_joined_etcds_deleted",
+        minutes=5,
+        unless=unless,
+    )
+    add_there(BetweenSeeds.hide_etcd_members, after=["wait_joined_etcds_deleted_there"], unless=unless)
+    add(BetweenSeeds.hide_etcd_members, after=["hide_etcd_members_there"], unless=unless)
+    return ["hide_etcd_members"]
 
 
 def _delete_persisted(flow: ShootFlow, case: _Case) -> None:
@@ -312,13 +406,71 @@ def _dns_records(flow: ShootFlow, case: _Case) -> list[str]:
     return ["delete_internal_dns", "delete_external_dns"]
 
 
-def _api_server(flow: ShootFlow, case: _Case, prepared: list[str], records: list[str]) -> None:
-    """Stop the API server, take the final snapshot, and serve users from the destination."""
+def _api_servers_of_both(flow: ShootFlow, case: _Case, ready: list[str]) -> list[str]:
+    """The destination's API server serves beside the source's, then users go to it alone.
+
+    Returns the tasks after which they do.
+    """
+    add, add_there, unless = flow.add, partial(_add_there, flow, case), case.preparation_unneeded
+    add_there(ControlPlane.deploy_apiserver, name="deploy_apiserver_beside", after=ready, unless=unless)
+    add_there(BetweenSeeds.wait_apiserver_beside, minutes=6, completes="deploy_apiserver_beside_there", unless=unless)
+    add_there(ControlPlane.deploy_vpn_server, after=["init_secrets_there"], unless=unless or case.workerless)
+    add_there(
+        ControlPlane.wait_vpn_server, minutes=3, after=["deploy_vpn_server_there"], unless=unless or case.workerless
+    )
+    add_there(
+        ControlPlane.deploy_apiserver_sni, after=["wait_apiserver_beside_there", "wait_vpn_server_there"], unless=unless
+    )
+    for deploy in (Extensions.deploy_internal_dns, Extensions.deploy_external_dns):
+        add_there(deploy, minutes=2, after=["deploy_apiserver_sni_there"], unless=unless)
+    _forward(flow, case, ["deploy_internal_dns_there", "deploy_external_dns_there"])
+    # From now on the API server in the destination needs the tunnel to the nodes, and connects at once.
+    add(Migration.delete_vpn_server, after=["delete_apiserver_sni"], unless=case.no_machines)
+    add(ControlPlane.drain_apiserver, after=["delete_apiserver_sni"], unless=case.no_namespace)
+    add(
+        ControlPlane.wait_apiserver_deleted,
+        after=["drain_apiserver"],
+        unless=case.no_namespace,
+        **options.wait(minutes=5),
+    )
+    add(ControlPlane.delete_apiserver, after=["wait_apiserver_deleted"], unless=case.no_namespace)
+    return ["delete_apiserver", "deploy_apiserver_sni_there"]
+
+
+def _hand_over_etcd(flow: ShootFlow, case: _Case) -> str:
+    """The source's members leave. Returns the task after which the source's backups are not needed any more."""
+    add_there, unless = partial(_add_there, flow, case), case.handed_over
+    flow.add(BetweenSeeds.let_other_seed_lead, after=["delete_apiserver"], unless=unless, **options.wait(minutes=2))
+    add_there(BetweenSeeds.remove_other_etcd_members, minutes=2, after=["let_other_seed_lead"], unless=unless)
+    add_there(Etcds.end_etcd_joining, after=["remove_other_etcd_members_there"], unless=unless)
+    add_there(Etcds.wait_etcds, minutes=5, completes="end_etcd_joining_there", unless=unless)
+    add_there(BetweenSeeds.back_up_handed_over_etcd, minutes=10, after=["wait_etcds_there"], unless=unless)
+    add_there(BetweenSeeds.hide_etcd_members, after=["back_up_handed_over_etcd_there"], unless=unless)
+    return "hide_etcd_members_there"
+
+
+def _forward(flow: ShootFlow, case: _Case, after: list[str]) -> None:
+    """Forward clients that still use the old DNS answer to the destination."""
+    flow.add(
+        Call(
+            ControlPlane.forward_apiserver_sni,
+            lambda: ForwardTask(task=case.request.task, address=flow.result_note("wait_api_service_there")),
+        ),
+        after=after,
+        unless=case.no_namespace or case.preparation_unneeded,
+    )
+    flow.add(ControlPlane.delete_apiserver_sni, after=["forward_apiserver_sni"], unless=case.no_namespace)
+
+
+def _api_server(flow: ShootFlow, case: _Case, ready: list[str]) -> list[str]:
+    """Stop the API server, take the final snapshot, and serve users from the destination.
+
+    Returns the tasks after which it serves them.
+    """
     add, wait = flow.add, options.wait
     add_there = partial(_add_there, flow, case)
     # Start the new API server before the old one stops. Start it late: it waits for a short time only until its etcd
     # accepts writes.
-    ready = [*prepared, "wait_shoot_managed_resources_deleted", "wait_etcds", *records]
     add_there(ControlPlane.deploy_apiserver, after=ready, unless=case.preparation_unneeded)
     add_there(
         ControlPlane.wait_apiserver_reading,
@@ -336,16 +488,7 @@ def _api_server(flow: ShootFlow, case: _Case, prepared: list[str], records: list
     )
     add(ControlPlane.delete_apiserver, after=["flush_etcd"], unless=case.no_namespace)
     add(ControlPlane.wait_apiserver_deleted, after=["delete_apiserver"], unless=case.no_namespace, **wait(minutes=5))
-    # Forward clients that still use the old DNS answer to the destination.
-    add(
-        Call(
-            ControlPlane.forward_apiserver_sni,
-            lambda: ForwardTask(task=case.request.task, address=flow.result_note("wait_api_service_there")),
-        ),
-        after=["wait_apiserver_deleted"],
-        unless=case.no_namespace or case.preparation_unneeded,
-    )
-    add(ControlPlane.delete_apiserver_sni, after=["forward_apiserver_sni"], unless=case.no_namespace)
+    _forward(flow, case, ["wait_apiserver_deleted"])
     add(
         Migration.snapshot_etcd,
         after=["wait_apiserver_deleted"],
@@ -359,14 +502,14 @@ def _api_server(flow: ShootFlow, case: _Case, prepared: list[str], records: list
         add_there(deploy, minutes=2, after=["wait_apiserver_deleted"], unless=case.preparation_unneeded)
     add_there(Migration.wait_etcd_taken_over, minutes=5, after=["snapshot_etcd"], unless=case.preparation_unneeded)
     add_there(ControlPlane.deploy_apiserver_sni, after=["wait_etcd_taken_over_there"], unless=case.preparation_unneeded)
+    return ["wait_apiserver_deleted", "snapshot_etcd", "deploy_apiserver_sni_there"]
 
 
-def _release_rest(flow: ShootFlow, case: _Case) -> list[str]:
+def _release_rest(flow: ShootFlow, case: _Case, served: list[str]) -> list[str]:
     """Users are served again: release what machines needed until here, and what users do not wait for."""
     add, wait = flow.add, options.wait
-    add_there = partial(_add_there, flow, case)
-    served = ["wait_apiserver_deleted", "snapshot_etcd", "deploy_apiserver_sni_there"]
-    add(Migration.delete_vpn_server, after=served, unless=case.no_machines)
+    if not case.facts.live:
+        add(Migration.delete_vpn_server, after=served, unless=case.no_machines)
     last = ((release.EXTENSIONS_AFTER_API_SERVER, case.no_namespace), (release.INFRASTRUCTURE, case.no_machines))
     released = []
     for kind, unneeded in last:
@@ -374,7 +517,12 @@ def _release_rest(flow: ShootFlow, case: _Case) -> list[str]:
         migrated = add(kind.wait_migrated, completes=asked, unless=unneeded, **wait(minutes=10))
         deleting = add(kind.delete, after=[migrated], unless=unneeded, **wait(minutes=2))
         released.append(add(kind.wait_deleted, completes=deleting, unless=unneeded, **wait(minutes=10)))
+    return released
 
+
+def _copy_backups(flow: ShootFlow, case: _Case) -> str:
+    """Copy older snapshots, too: users do not wait for that. Returns the task that waits for it."""
+    add_there = partial(_add_there, flow, case)
     add_there(
         Etcds.wait_etcds,
         minutes=5,
@@ -388,7 +536,6 @@ def _release_rest(flow: ShootFlow, case: _Case) -> list[str]:
         after=["wait_apiserver_reading_there", "wait_etcds_there"],
         unless=case.preparation_unneeded,
     )
-    # Copy older snapshots, too; users do not wait for that.
     add_there(Migration.copy_etcd_backups, after=["wait_etcds_there"], unless=case.handed_over)
     add_there(
         Migration.wait_etcd_backups_copied,
@@ -396,18 +543,28 @@ def _release_rest(flow: ShootFlow, case: _Case) -> list[str]:
         completes="copy_etcd_backups_there",
         unless=case.handed_over,
     )
-    return released
+    return "wait_etcd_backups_copied_there"
 
 
 def _delete_rest(flow: ShootFlow, case: _Case, released: list[str]) -> None:
-    """Delete the rest in the source once the destination has reported that it has copied the backups."""
+    """Delete the rest in the source once the destination has reported that it has the backups."""
     add, wait = flow.add, options.wait
     add(
         Extensions.migrate_backup_entry,
-        after=["wait_etcd_backups_copied_there", *released],
+        after=released,
         unless=case.no_namespace,
         **wait(minutes=10),
     )
+    if case.facts.live:
+        # Nothing is copied: the destination has backed up all data, in its own bucket.
+        add_there = partial(_add_there, flow, case)
+        add_there(Extensions.delete_source_backup_entry, after=["migrate_backup_entry"], unless=None)
+        add_there(
+            Extensions.wait_source_backup_entry_deleted,
+            minutes=10,
+            completes="delete_source_backup_entry_there",
+            unless=None,
+        )
     add(Etcds.delete_etcds, after=["migrate_backup_entry"], unless=case.no_namespace)
     add(Etcds.wait_etcds_deleted, after=["delete_etcds"], unless=case.no_namespace, **wait(minutes=5))
     add(Namespace.delete_namespace, after=["wait_etcds_deleted"])

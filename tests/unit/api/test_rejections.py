@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
-from api.validation.operations import check_operations
 from api.validation.shoot import check_shoot
 from tests.unit.api.shoots import changed, complete
 
@@ -54,7 +53,7 @@ class Unreachable(str):
     """Test that shows that the only way to a rule is refused, so that the rule could never refuse anything."""
 
 
-LIVE = Unreachable("tests/unit/api/test_rejections.py::test_no_control_plane_moves_while_it_serves")
+LIVE = "tests/unit/api/test_live_migration.py::"
 
 DOMAINS = "tests/unit/admission/test_domains.py::"
 LIMITS = "tests/unit/admission/test_limits.py::"
@@ -277,12 +276,14 @@ OF_SHOOTS: dict[str, dict[str, str]] = {
         "disabling required APIs": (f"{VERSIONED}test_runtime_config_switches_known_apis_and_none_that_gardener_needs"),
     },
     "Live migration": {
-        "Annotation on create": LIVE,
-        "gate off": LIVE,
-        "not HA": LIVE,
-        "hibernated": LIVE,
-        "other provider/gardenlet version": LIVE,
-        "region distance above threshold (=180 unless annotated) without `allow-distant-regions`": LIVE,
+        "Annotation on create": f"{LIVE}test_annotations_that_are_refused",
+        "gate off": f"{LIVE}test_a_garden_that_offers_no_live_moves_refuses_each_annotation",
+        "not HA": f"{LIVE}test_annotations_that_are_refused",
+        "hibernated": f"{LIVE}test_annotations_that_are_refused",
+        "other provider/gardenlet version": f"{LIVE}test_seeds_between_which_nothing_moves_live",
+        "region distance above threshold (=180 unless annotated) without `allow-distant-regions`": (
+            f"{LIVE}test_seeds_between_which_nothing_moves_live"
+        ),
     },
     "Pending in-place update": {
         "Pool change unless operation `force-in-place-update`": (
@@ -364,12 +365,3 @@ def test_the_primary_provider_of_dns_stays(providers):
     new = Shoot.of(changed(old.to_wire(), "spec.dns.providers", providers))
     told = str(check_shoot(new, old, "local"))
     assert "spec.dns.providers: Forbidden: the primary provider cannot be removed or change its type" in told
-
-
-@pytest.mark.parametrize("name", ["live-migrate", "inter-region-distance-threshold", "allow-distant-regions"])
-def test_no_control_plane_moves_while_it_serves(name: str):
-    annotated = complete("metadata.annotations", {f"migration.gardener.cloud/{name}": "true"})
-    for old in (None, complete()):
-        told = str(check_operations(annotated, old))
-        assert f"metadata.annotations[migration.gardener.cloud/{name}]: Forbidden: not supported" in told
-    assert not check_operations(annotated, annotated), "a Shoot of an earlier version keeps it"

@@ -228,6 +228,33 @@ async def test_members_that_came_from_another_seed_keep_their_names(world):
     assert b"seed2-etcd-main-peer" in base64.b64decode(base64.b64decode(shown["data"]["tls.crt"]).split(b"-----")[2])
 
 
+@pytest.mark.parametrize("lost", [True, False])
+async def test_members_that_lost_the_other_seed_while_they_joined_give_way_to_the_backups(world, monkeypatch, lost):
+    """The source's members have stopped for good, so those here have no quorum. Other members stay in any case."""
+    tolerate_failures(world)
+    await world.activities.deploy_etcds(TASK)
+    world.etcd("main")["metadata"]["uid"] = world.etcd("events")["metadata"]["uid"] = "1"
+    world.etcd("main")["spec"]["memberNamePrefix"] = "seed2-"
+    existing = component.existing_cluster("main", NAMESPACE, "", 3)
+    world.etcd("main")["spec"]["etcd"] |= {"bootstrapWithExistingCluster": existing, "peerUrlTls": {}}
+
+    async def taken_over(*_):
+        return lost
+
+    async def hidden(*_):
+        hid.append(1)
+
+    hid: list[int] = []
+    monkeypatch.setattr(module, "is_taken_over", taken_over)
+    monkeypatch.setattr(module, "hide_members", hidden)
+    restore = TASK.model_copy(update={"operation": OperationType.RESTORE, "trigger": "later"})
+    await world.activities.deploy_etcds(restore)
+    spec = world.etcd("main")["spec"]
+    assert (spec["replicas"], "memberNamePrefix" in spec, len(hid)) == ((1, False, 1) if lost else (3, True, 0))
+    await world.activities.deploy_etcds(restore)
+    assert world.etcd("main")["spec"] == spec
+
+
 async def test_members_trust_a_new_authority_before_any_shows_a_certificate_by_it(world):
     """Members that know the old authority alone refuse a member that presents a certificate of the new one."""
     tolerate_failures(world)

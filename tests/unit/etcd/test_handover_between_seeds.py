@@ -124,6 +124,8 @@ async def test_a_removal_that_is_killed_goes_on(seeds: Seeds) -> None:
     seeds.join()
     seeds.destination.start(0, 1, 2)
     await seeds.destination.ready(0, 1, 2)
+    async with seeds.clients(seeds.source) as there:
+        await let_others_lead(there.values(), set(there))
     async with seeds.written_to(seeds.destination, 2):
         for _ in range(20):
             # An error is what a second run may get whose first run's request is still under way: Temporal tries again.

@@ -526,6 +526,66 @@ async def test_a_migration_aborted_too_late_ends_at_the_destination() -> None:
     assert (await world.finish(started, "Succeeded"))["seedName"] == "seed-2"
 
 
+def is_to_move(**annotations: str) -> World:
+    return World(annotations={f"migration.gardener.cloud/{name}": value for name, value in annotations.items()})
+
+
+async def _leave(world: World, **status: Any) -> None:
+    live = await world.shoot()
+    plane = {"highAvailability": {"failureTolerance": {"type": "node"}}}
+    await world.change(spec={**live["spec"], "seedName": "seed-2", "controlPlane": plane}, status=status)
+
+
+_RECONCILED = {"type": "Reconcile", "state": "Succeeded"}
+
+
+async def test_a_live_move_is_recorded_and_stays_one_whatever_annotations_say_later() -> None:
+    world = is_to_move(**{"live-migrate": "true"})
+    await _leave(world, seedName="seed-1", lastOperation=_RECONCILED)
+    started = await world.start(OperationType.MIGRATE)
+    assert (started.facts.live, started.facts.fell_back) == (True, False)
+    live = await world.shoot()
+    [told] = live["status"]["liveMigration"]["conditions"]
+    assert (told["type"], told["status"], told["reason"]) == ("LiveMigration", "Unknown", "Moving")
+    live["metadata"]["annotations"] = {}
+    await world.change(metadata=live["metadata"])
+    assert (await world.start(OperationType.MIGRATE)).facts.live
+
+    request = FinishOperation(task=started.task, attempt=1, state="Succeeded", description="text", live=True)
+    await ActivityEnvironment().run(world.activities.finish_operation, request)
+    [told] = (await world.shoot())["status"]["liveMigration"]["conditions"]
+    assert (told["status"], told["reason"]) == ("True", "Moved")
+
+
+async def test_a_live_move_that_falls_back_says_why_until_the_next_move() -> None:
+    world = is_to_move(**{"live-migrate": "true"})
+    await _leave(world, seedName="seed-1", lastOperation=_RECONCILED)
+    started = await world.start(OperationType.MIGRATE)
+    request = FinishOperation(task=started.task, attempt=1, state="Error", description="text", failed=(failure(),),
+                              live=True, falls_back=True)  # fmt: skip
+    for _ in range(2):
+        await ActivityEnvironment().run(world.activities.finish_operation, request)
+        [told] = (await world.shoot())["status"]["liveMigration"]["conditions"]
+        assert (told["status"], told["reason"], told["message"]) == ("False", "FellBack", "wait_worker: no machine")
+        again = await world.start(OperationType.MIGRATE)
+        assert (again.facts.live, again.facts.fell_back) == (False, True)
+
+    live = await world.shoot()
+    live["metadata"]["annotations"] = {}
+    await world.change(metadata=live["metadata"], status={**live["status"], "lastOperation": _RECONCILED})
+    assert not (await world.start(OperationType.MIGRATE)).facts.fell_back
+    assert not (await world.shoot())["status"].get("liveMigration")
+
+
+async def test_only_an_awake_control_plane_with_several_members_moves_live() -> None:
+    world = is_to_move(**{"live-migrate": "true"})
+    for change in ({"controlPlane": None}, {"hibernation": {"enabled": True}}):
+        await _leave(world, seedName="seed-1", lastOperation=_RECONCILED)
+        live = await world.shoot()
+        await world.change(spec={**live["spec"], **change})
+        assert not (await world.start(OperationType.MIGRATE)).facts.live
+
+
 async def test_a_lost_seed_is_abandoned_once_and_its_annotation_removed() -> None:
     world = World(annotations={"shoot.gardener.cloud/control-plane-migration": "bad-case"})
     live = await world.shoot()
