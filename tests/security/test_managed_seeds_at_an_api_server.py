@@ -125,7 +125,9 @@ async def test_a_managed_seed_is_the_operators_and_its_seed_is_registered_as_its
 
         template = deepcopy(seed_template(live))
         await child.apply_blindly(template, manager="gardenlet")
-        other = {**template, "metadata": {"name": "another"}}
+        other = deepcopy(template) | {"metadata": {"name": "another"}}
+        # The domain of the first one would be a second reason to refuse it.
+        other["spec"]["ingress"]["domain"] = "ingress.another.test"
         with pytest.raises(Forbidden, match="registers no other Seed"):
             await child.apply_blindly(other, manager="gardenlet")
 
