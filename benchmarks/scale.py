@@ -31,7 +31,7 @@ from api import resources
 from api.constants import OPERATION, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
 from benchmarks.api_server import ApiServer, answered, free_port, process
 from benchmarks.report import Figure, emit, figure, other_output_on_stderr, output_option, report_of
-from benchmarks.signal import EXAMPLE, quantile, signal_buckets
+from benchmarks.signal import EXAMPLE, delivered, quantile, signal_buckets
 from kube.client import KubeClient, Object
 from landscape import binaries
 from landscape.progress import Progress
@@ -55,7 +55,6 @@ _READY = {
 }
 """Status of a Seed."""
 _EVENTS = 200
-_GAP_SECONDS = 0.05
 _AT_ONCE = 20
 """Concurrent requests of this benchmark to the API server."""
 _LIMIT_SECONDS = 3600.0
@@ -142,7 +141,7 @@ async def measure(garden: Garden, shoots: int, seeds: int, poisoned: int) -> Mea
     reconciled = await _timed(garden, fleet, "Reconcile", fleet.reconcile)
     _tell(f"{shoots} Shoots reconciled in {reconciled:.0f} s")
     memory = {each: garden.memory(each) for each in garden.pids}
-    signals = await _signals(garden, fleet.names[0])
+    signals = await delivered(garden.api, garden.metrics, FLEET, fleet.names[0], _EVENTS)
     some = Fleet(garden.api, FLEET, fleet.names[:: max(1, shoots // 100)])
     alone = await _slowest(garden, some)
     failing = Fleet(garden.api, POISONED, tuple(f"p{number:04}" for number in range(poisoned)))
@@ -164,16 +163,6 @@ async def _slowest(garden: Garden, fleet: Fleet) -> float:
     await fleet.reconcile()
     seconds = sorted(await garden.ended(fleet, "Reconcile", since))
     return seconds[math.ceil(len(seconds) * 0.99) - 1]
-
-
-async def _signals(garden: Garden, name: str) -> dict[float, float]:
-    before = await signal_buckets(garden.metrics)
-    for number in range(_EVENTS):
-        annotation = {"metadata": {"annotations": {"benchmark": str(number)}}}
-        await garden.api.patch(resources.SHOOT, name, FLEET, annotation)
-        await asyncio.sleep(_GAP_SECONDS)  # one event at a time, as people make them
-    after = await signal_buckets(garden.metrics)
-    return {bound: after[bound] - before.get(bound, 0.0) for bound in after}
 
 
 @asynccontextmanager

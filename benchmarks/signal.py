@@ -57,17 +57,26 @@ async def _measure(facts: dict[str, Any], events: int) -> dict[float, float]:
     metrics = f"http://{host}:{CONTROLLER_MANAGER_PORT}/metrics"
     try:
         await garden.apply(manifest, manager="benchmark")
-        before = await signal_buckets(metrics)
-        for number in range(events):
-            annotation = {"metadata": {"annotations": {"benchmark": str(number)}}}
-            await garden.patch(resources.SHOOT, name, namespace, annotation)
-            await asyncio.sleep(_GAP_SECONDS)  # one event at a time, as people make them
-        after = await _settled(metrics, before, events)
+        counts = await delivered(garden, metrics, namespace, name, events)
         confirmation = {"metadata": {"annotations": {"confirmation.gardener.cloud/deletion": "true"}}}
         await garden.patch(resources.SHOOT, name, namespace, confirmation)
         await garden.delete(resources.SHOOT, name, namespace)
     finally:
         await garden.close()
+    return counts
+
+
+async def delivered(garden: KubeClient, metrics: str, namespace: str, name: str, events: int) -> dict[float, float]:
+    """Annotate a Shoot again and again; the number of events up to each bound, in seconds.
+
+    ``metrics``: URL of the controller-manager's. Raises ClickException if some events do not reach the workflow.
+    """
+    before = await signal_buckets(metrics)
+    for number in range(events):
+        annotation = {"metadata": {"annotations": {"benchmark": str(number)}}}
+        await garden.patch(resources.SHOOT, name, namespace, annotation)
+        await asyncio.sleep(_GAP_SECONDS)  # one event at a time, as people make them
+    after = await _settled(metrics, before, events)
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
     if counts[math.inf] < events:
         raise click.ClickException(f"the controller-manager has delivered {counts[math.inf]:.0f} of {events} events")
