@@ -187,21 +187,28 @@ class Turns:
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("a")
+        self._door = file.with_suffix(".door").open("a")
         self._held = fcntl.LOCK_UN
 
     def take(self, kind: int) -> None:
         """Wait for a lock of the landscape: exclusive, shared or none.
 
         The process keeps an exclusive lock from one file that breaks something to the next. Between two other files it
-        gives its lock back, so that another process may get an exclusive one.
+        gives its lock back, so that another process may get an exclusive one. A process that waits for its lock holds
+        the door: otherwise one that shares the landscape, and takes its next lock at once, would always be the first.
         """
-        if (kind, self._held) != (fcntl.LOCK_EX, fcntl.LOCK_EX):
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        if (kind, self._held) == (fcntl.LOCK_EX, fcntl.LOCK_EX):
+            return
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        if kind != fcntl.LOCK_UN:
+            fcntl.flock(self._door, fcntl.LOCK_EX)
             fcntl.flock(self._file, kind)
-            self._held = kind
+            fcntl.flock(self._door, fcntl.LOCK_UN)
+        self._held = kind
 
     def close(self) -> None:
         self._file.close()
+        self._door.close()
 
 
 @pytest.fixture(scope="session")
