@@ -318,14 +318,14 @@ def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> 
     return bootstrap_token(f"bootstraps the gardenlet of {seed}", token_id, secret, until, bootstrap_group(seed))
 
 
-def bootstrap_token(description: str, token_id: str, secret: str, until: datetime, group: str) -> Manifest:
-    """Secret that defines a bootstrap token. ``group``: the one that says for what the token is."""
+def bootstrap_token(description: str, token_id: str, secret: str, until: datetime, groups: str) -> Manifest:
+    """Secret that defines a bootstrap token. ``groups``: those of the token's holder, separated by commas."""
     content = {
         "description": description,
         "token-id": token_id,
         "token-secret": secret,
         "usage-bootstrap-authentication": "true",
-        "auth-extra-groups": group,
+        "auth-extra-groups": groups,
         "expiration": timestamp(until),
     }
     return {

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from api.access import machine_bootstrap_group
+from api.access import bootstrap_token, machine_bootstrap_group
 from api.resources import SECRET
-from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
 
@@ -32,7 +31,7 @@ async def ensure_token(shoot: KubeClient, machine: Mapping[str, Any], lifetime: 
     token_id = _token_id(machine)
     try:
         token = "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
-        await shoot.create(_secret(name, token_id, token, machine, lifetime))
+        await shoot.create(_secret(token_id, token, machine["metadata"]["name"], lifetime))
     except AlreadyExists:
         live = await shoot.get(SECRET, name, _NAMESPACE)
         token = base64.b64decode(live["data"]["token-secret"]).decode()
@@ -61,24 +60,12 @@ def _token_id(machine: Mapping[str, Any]) -> str:
     return hashlib.sha256(str(machine["metadata"]["uid"]).encode()).hexdigest()[:6]
 
 
-def _secret(name: str, token_id: str, token: str, machine: Mapping[str, Any], lifetime: timedelta) -> dict[str, Any]:
-    fields = {
-        "description": f"Bootstrap token for machine {machine['metadata']['name']}"
-        " (created by the machine controller manager)",
-        "token-id": token_id,
-        "token-secret": token,
-        "expiration": timestamp(datetime.now(UTC) + lifetime),
-        "usage-bootstrap-authentication": "true",
-        "usage-bootstrap-signing": "true",
-        _GROUPS: machine_bootstrap_group(machine["metadata"]["name"]),
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": _NAMESPACE},
-        "type": "bootstrap.kubernetes.io/token",
-        "data": {key: _encoded(value) for key, value in fields.items()},
-    }
+def _secret(token_id: str, token: str, machine: str, lifetime: timedelta) -> dict[str, Any]:
+    description = f"Bootstrap token for machine {machine} (created by the machine controller manager)"
+    until = datetime.now(UTC) + lifetime
+    made = bootstrap_token(description, token_id, token, until, machine_bootstrap_group(machine))
+    made["data"]["usage-bootstrap-signing"] = _encoded("true")
+    return made
 
 
 def _encoded(value: str) -> str:
