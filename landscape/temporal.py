@@ -28,6 +28,7 @@ _DYNAMIC_CONFIG = (
     "history.visibilityProcessorMaxPollRPS=2000",
     # Shortest duration of a timer. Default: 1 s, for clusters of servers with different clocks.
     'history.timerProcessorMaxTimeShift="50ms"',
+    "matching.enableFairness=true",  # see workflows/fairness.py
 )
 # Three times the throughput.
 _SQLITE = ("journal_mode=wal", "synchronous=1")

@@ -20,6 +20,7 @@ def command(port: int, *flags: str) -> list[str]:
     queues = ["transfer", "timer", "visibility"]
     speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
     speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
+    speed.append("--dynamic-config-value=matching.enableFairness=true")
     own = [str(TEMPORAL), "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
     return [*own, *attributes, *speed, *flags]
 

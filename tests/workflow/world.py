@@ -46,6 +46,7 @@ from api.contracts.operations import (
 from api.contracts.schedules import ScheduledTime
 from kube.client import KubeClient
 from tests.workflow.rotation_garden import RotationGarden
+from workflows import fairness
 from workflows.garden import WORKFLOWS
 from workflows.shoot.decision import LifecycleState
 from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle
@@ -213,6 +214,7 @@ class World:
             id=lifecycle_id(self.shoot),
             task_queue=GARDEN_QUEUE,
             start_signal="wake",
+            priority=fairness.of_shoot(self.shoot),
         )
 
     def change(self, **fields: Any) -> None:

@@ -18,7 +18,7 @@ from api.contracts.flows import Attempt, FlowInput, FlowOutcome
 from api.contracts.operations import GARDEN_QUEUE
 from kube.cache import Cache
 from workers.controller_manager.project import BY_NAMESPACE, namespaces_of
-from workflows import options, visibility
+from workflows import fairness, options, visibility
 from workflows.flow import failed_outcome
 
 log = logging.getLogger(__name__)
@@ -132,6 +132,7 @@ class SeedFlows:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             search_attributes=visibility.of_shoot(request.task.shoot),
+            priority=fairness.of_shoot(request.task.shoot),
             static_summary=flow.summary,
         )
 

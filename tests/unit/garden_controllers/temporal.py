@@ -74,6 +74,8 @@ class Temporal:
 
     async def start_workflow(self, run: Any, request: Any, **options: Any) -> Workflow:
         assert options["task_timeout"] == TASK_LIMIT
+        if hasattr(request, "task") and hasattr(request.task, "shoot"):
+            assert options["priority"].fairness_key == request.task.shoot.namespace
         running = [each for each in self.started if each.id == options["id"] and not each.end.done()]
         if running and options["id_conflict_policy"] is WorkflowIDConflictPolicy.FAIL:
             raise WorkflowAlreadyStartedError(options["id"], "Some")

@@ -32,6 +32,7 @@ class Signals(Counter[str]):
     async def start_workflow(self, run: Any, request: Any, **options: Any) -> None:
         assert options["start_signal"] == "wake"
         assert options["task_timeout"] == TASK_LIMIT
+        assert options["priority"].fairness_key == request.shoot.namespace
         self[request.shoot.name] += 1
 
 

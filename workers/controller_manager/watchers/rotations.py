@@ -13,7 +13,7 @@ from api.decisions.rotation import active, status_of
 from kube.cache import Caches, Key
 from kube.client import WatchEvent
 from kube.controller import Controller
-from workflows import options, visibility
+from workflows import fairness, options, visibility
 from workflows.shoot.rotate import ROTATIONS, rotation_id
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class RotationWatcher:
                     task_timeout=options.WORKFLOW_TASK,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     search_attributes=visibility.of_shoot(ref),
+                    priority=fairness.of_shoot(ref),
                     static_summary=f"Rotation of the {each.kind.words} of Shoot {ref}, begun {each.initiated}",
                 )
             except RPCError as error:

@@ -38,7 +38,7 @@ from kube.client import Object, WatchEvent
 from kube.controller import Controller, Requeue
 from workers.lib.codec import EncryptionCodec
 from workers.lib.runtime import log_context
-from workflows import options
+from workflows import fairness, options
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
 
@@ -133,6 +133,7 @@ class ScheduleWatcher:
             task_queue=GARDEN_QUEUE,
             task_timeout=options.WORKFLOW_TASK,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            priority=fairness.of_shoot(ref),
             static_summary=f"Maintain Shoot {ref} now",
         )
         return Requeue(_NOT_TAKEN_SECONDS)
@@ -155,6 +156,7 @@ def schedule_of(wanted: WantedSchedule) -> Schedule:
             id=wanted.id,
             task_queue=GARDEN_QUEUE,
             task_timeout=options.WORKFLOW_TASK,
+            priority=fairness.of_shoot(wanted.shoot),
             static_summary=summary,
         ),
         spec=spec,

@@ -21,7 +21,7 @@ from kube.client import WatchEvent
 from kube.controller import Controller
 from workers.lib.runtime import log_context
 from workers.lib.tracing import Tracing, change_of
-from workflows import options, visibility
+from workflows import fairness, options, visibility
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class ShootWatcher:
                 start_signal="wake",
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 search_attributes=visibility.of_shoot(ref),
+                priority=fairness.of_shoot(ref),
                 static_summary=f"Shoot {ref}",
             )
         except RPCError as error:
