@@ -17,6 +17,6 @@ def of_shoot(shoot: ShootRef) -> Priority:
     """The Project's key: its namespace, which never changes.
 
     No field of the Shoot decides. An extension may choose keys, but only for tasks in its own queue. A user with two
-    Projects has two shares: whoever may create Projects must limit their number.
+    Projects has two shares. Operators limit that by the users who may create Projects.
     """
     return Priority(fairness_key=shoot.namespace)
