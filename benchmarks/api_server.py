@@ -18,6 +18,7 @@ from landscape import binaries
 
 _TOKEN = "token-of-the-benchmark"
 _START_SECONDS = 180
+_END_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--")
 
 
 def free_port() -> int:
@@ -28,9 +29,11 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def process(directory: Path, *command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process, which logs into a file of ``directory``."""
+    """A process, which logs into a file of ``directory``. It ends with the benchmark, even if that is killed."""
     with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
-        started = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log, cwd=directory)
+        started = await asyncio.create_subprocess_exec(
+            *_END_WITH_PARENT, *map(str, command), stdout=log, stderr=log, cwd=directory
+        )
         try:
             yield started
         finally:

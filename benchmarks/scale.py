@@ -7,13 +7,16 @@ controller-manager. The seeds are simulated: each task of a gardenlet ends at on
 garden and of Temporal; a gardenlet has the work of its own seed's Shoots alone.
 
 First all Shoots are created. Then all are reconciled without a change at once, and one Shoot gets events, one after the
-other. In the end a hundred Shoots are reconciled again, first alone, then beside a Project whose Shoots all fail.
+other. In the end a hundred Shoots are reconciled again, first alone, then beside a Project whose Shoots all fail, once
+all of its operations run. Then Shoots without a seed get one from the scheduler.
 """
 
 import asyncio
 import math
+import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,11 +33,13 @@ from activities.secrets.keyring import write_key_file, write_private
 from api import resources
 from api.constants import OPERATION, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
 from benchmarks.api_server import ApiServer, answered, free_port, process
+from benchmarks.cpu import used
 from benchmarks.report import Figure, emit, figure, other_output_on_stderr, output_option, report_of
 from benchmarks.signal import EXAMPLE, delivered, quantile, signal_buckets
 from kube.client import KubeClient, Object
 from landscape import binaries
 from landscape.progress import Progress
+from landscape.temporal import SQLITE
 from tests import temporal_dev_server
 from tests.unit.api.shoots import PROFILE, SEED
 from workers.lib.codec import derived_keys
@@ -43,7 +48,7 @@ from workers.setup import set_up_garden
 from workflows import visibility
 
 SIMULATED_SEEDS = Path(__file__).with_name("simulated_seeds.py")
-FLEET, POISONED = "garden-fleet", "garden-poisoned"
+FLEET, POISONED, UNPLACED = "garden-fleet", "garden-poisoned", "garden-unplaced"
 _TIME = "2026-11-01T00:00:00Z"
 _TOLD = {"lastTransitionTime": _TIME, "lastUpdateTime": _TIME, "reason": "Simulated", "message": "It is simulated."}
 _READY = {
@@ -55,6 +60,9 @@ _READY = {
 }
 """Status of a Seed."""
 _EVENTS = 200
+_SETTLE_SECONDS = 90.0
+"""Time until tasks that fail are retried as seldom as they ever are, see ``workflows.options.RETRY``."""
+_UNPLACED = 50
 _AT_ONCE = 20
 """Concurrent requests of this benchmark to the API server."""
 _LIMIT_SECONDS = 3600.0
@@ -73,8 +81,22 @@ class Fleet:
     namespace: str
     names: tuple[str, ...]
 
-    async def create(self, seeds: int) -> None:
-        await self._each(lambda number, name: self.garden.create(_shoot(self.namespace, name, number % seeds + 1)))
+    async def create(self, seeds: int = 0) -> None:
+        """``seeds``: number of the seeds that host them; 0: the scheduler chooses."""
+
+        async def one(number: int, name: str) -> None:
+            await self.garden.create(_shoot(self.namespace, name, number % seeds + 1 if seeds else None))
+
+        await self._each(one)
+
+    async def placed(self) -> None:
+        """Wait until each has a seed. Raises TimeoutError."""
+        async with asyncio.timeout(_LIMIT_SECONDS):
+            while not all("seedName" in each["spec"] for each in await self._listed()):  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.1)
+
+    async def _listed(self) -> list[Object]:
+        return await self.garden.list(resources.SHOOT, self.namespace)
 
     async def reconcile(self) -> None:
         annotation = {"metadata": {"annotations": {OPERATION: "reconcile"}}}
@@ -98,6 +120,8 @@ class Garden:
     temporal: Client
     metrics: str
     pids: dict[str, int]
+    files: dict[str, Path]
+    """Data of a program: a file or directory."""
 
     async def ended(self, fleet: Fleet, operation: str, since: datetime) -> list[float]:
         """Seconds of each operation of a fleet, once all have succeeded. Raises TimeoutError."""
@@ -115,6 +139,22 @@ class Garden:
             if each.close_time
         ]
 
+    async def begun(self, fleet: Fleet, operation: str) -> None:
+        """Wait until that many operations of a Project have begun. Raises TimeoutError."""
+        query = f'{visibility.PROJECT.name} = "{visibility.project_of(fleet.namespace)}"'
+        query += f' AND {visibility.OPERATION.name} = "{operation}"'
+        async with asyncio.timeout(_LIMIT_SECONDS):
+            while (await self.temporal.count_workflows(query)).count < len(fleet.names):  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.5)
+
+    async def history(self, fleet: Fleet) -> tuple[int, int]:
+        """Events and bytes of the last reconciliation of a fleet."""
+        query = f'{visibility.PROJECT.name} = "{visibility.project_of(fleet.namespace)}"'
+        query += f' AND {visibility.OPERATION.name} = "Reconcile" AND ExecutionStatus = "Completed"'
+        last = await anext(aiter(self.temporal.list_workflows(query, limit=1)))
+        info = (await self.temporal.get_workflow_handle(last.id).describe()).raw_info
+        return info.history_length, info.history_size_bytes
+
     def memory(self, *programs: str) -> float:
         """Resident memory in MiB."""
         return sum(_resident(self.pids[each]) for each in programs) / 1024
@@ -125,6 +165,13 @@ class Measured:
     created: float
     reconciled: float
     """Seconds for all Shoots."""
+    cpu: dict[str, float]
+    """CPU seconds by program while all Shoots were reconciled."""
+    events: int
+    history: int
+    """Events and bytes in the history of one reconciliation."""
+    stored: dict[str, float]
+    """MiB on disk, after that."""
     signals: dict[float, float]
     """Events up to each bound, in seconds."""
     memory: dict[str, float]
@@ -132,23 +179,36 @@ class Measured:
     alone: float
     beside: float
     """99th percentile of the seconds of one reconciliation: without and beside the poisoned Project."""
+    scheduled: float
+    """Seconds until the scheduler has chosen seeds for ``_UNPLACED`` Shoots."""
 
 
 async def measure(garden: Garden, shoots: int, seeds: int, poisoned: int) -> Measured:
     fleet = Fleet(garden.api, FLEET, tuple(f"s{number:04}" for number in range(shoots)))
     created = await _timed(garden, fleet, "Create", lambda: fleet.create(seeds))
     _tell(f"{shoots} Shoots created in {created:.0f} s")
+    before = _cpu()
     reconciled = await _timed(garden, fleet, "Reconcile", fleet.reconcile)
+    cpu = {program: seconds - before.get(program, 0) for program, seconds in _cpu().items()}
+    events, history = await garden.history(fleet)
     _tell(f"{shoots} Shoots reconciled in {reconciled:.0f} s")
     memory = {each: garden.memory(each) for each in garden.pids}
+    stored = {name: _size(path) for name, path in garden.files.items()}
     signals = await delivered(garden.api, garden.metrics, FLEET, fleet.names[0], _EVENTS)
     some = Fleet(garden.api, FLEET, fleet.names[:: max(1, shoots // 100)])
     alone = await _slowest(garden, some)
     failing = Fleet(garden.api, POISONED, tuple(f"p{number:04}" for number in range(poisoned)))
     await failing.create(seeds)
+    await garden.begun(failing, "Create")
+    await asyncio.sleep(_SETTLE_SECONDS)
     beside = await _slowest(garden, some)
     _tell(f"99 % of the reconciliations took {alone:.1f} s, beside {poisoned} Shoots that fail {beside:.1f} s")
-    return Measured(created, reconciled, signals, memory, alone, beside)
+    unplaced = Fleet(garden.api, UNPLACED, tuple(f"u{number:04}" for number in range(_UNPLACED)))
+    begun = time.monotonic()
+    await unplaced.create()
+    await unplaced.placed()
+    scheduled = time.monotonic() - begun
+    return Measured(created, reconciled, cpu, events, history, stored, signals, memory, alone, beside, scheduled)
 
 
 async def _timed(garden: Garden, fleet: Fleet, operation: str, act: Callable[[], Any]) -> float:
@@ -179,13 +239,22 @@ async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
         "temporal": {"address": address, "codecKeyFile": str(key)},
         "health": {"port": health},
         "gardenletLifecycle": {"monitorPeriod": "PT24H"},
+        # Values for a garden of this size, see docs/operations/scale.md. Lifecycles and operations are workflows.
+        "maxCachedWorkflows": 3000,
+        "stickySeconds": 5,
     }
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    connection = {"gardenClientConnection": config["gardenClientConnection"], "health": {"port": free_port()}}
+    (directory / "scheduler.yaml").write_text(yaml.safe_dump(connection))
     commands: dict[str, tuple[str | Path, ...]] = {
-        "Temporal": (*temporal_dev_server.command(port), f"--db-filename={directory}/temporal.db"),
+        "Temporal": (*temporal_dev_server.command(port, f"--db-filename={directory}/temporal.db", *SQLITE),),
         "controller-manager": (
             *(Path(sys.executable).parent / "gardener", "worker", "controller-manager"),
             *("--config", directory / "config.yaml"),
+        ),
+        "scheduler": (
+            *(Path(sys.executable).parent / "gardener", "worker", "scheduler"),
+            *("--config", directory / "scheduler.yaml"),
         ),
         "seeds": (sys.executable, "-P", SIMULATED_SEEDS, address, directory, POISONED, *names),
     }
@@ -199,15 +268,17 @@ async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
         async with (
             process(directory, *commands["controller-manager"]) as manager,
             process(directory, *commands["seeds"]),
+            process(directory, *commands["scheduler"]),
         ):
             metrics = f"http://127.0.0.1:{health}/metrics"
             await answered(lambda: signal_buckets(metrics))
             pids = {"Temporal": temporal.pid, "controller-manager": manager.pid}
-            yield Garden(server.client, client, metrics, pids)
+            files = {"Temporal": directory / "temporal.db", "etcd": directory / "data"}
+            yield Garden(server.client, client, metrics, pids, files)
 
 
 def _surroundings(seeds: Iterable[str]) -> Iterable[Object]:
-    for namespace in (FLEET, POISONED):
+    for namespace in (FLEET, POISONED, UNPLACED):
         name = visibility.project_of(namespace)
         labels = {"gardener.cloud/role": "project", "project.gardener.cloud/name": name}
         yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
@@ -222,11 +293,26 @@ def _surroundings(seeds: Iterable[str]) -> Iterable[Object]:
         yield {**SEED, "metadata": {"name": each}}
 
 
-def _shoot(namespace: str, name: str, seed: int) -> Object:
+def _shoot(namespace: str, name: str, seed: int | None) -> Object:
     manifest: Object = yaml.safe_load(EXAMPLE.read_text())
     manifest["metadata"] = {"name": name, "namespace": namespace}
-    manifest["spec"]["seedName"] = f"seed-{seed}"
+    if seed is not None:
+        manifest["spec"]["seedName"] = f"seed-{seed}"
     return manifest
+
+
+def _cpu() -> dict[str, float]:
+    """CPU seconds of our children by program. Source: proc(5)."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for each in children:
+        seconds[Path(f"/proc/{each}/comm").read_text().strip()] += used(int(each))
+    return dict(seconds)
+
+
+def _size(path: Path) -> float:
+    """MiB of a file, or of the files of a directory."""
+    return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file()) / 2**20
 
 
 def _resident(pid: int) -> float:
@@ -245,8 +331,16 @@ def figures(measured: Measured, shoots: int) -> list[Figure]:
         figure("creation, for each Shoot", "ms", [measured.created * each]),
         figure("reconciliation, for each Shoot", "ms", [measured.reconciled * each], limit=_FLEET_MILLISECONDS),
         figure("event to signal p99, at most", "ms", [_p99(measured.signals) * 1000], limit=_SIGNAL_MILLISECONDS),
+        *(
+            figure(f"CPU time of {name}, for each reconciliation", "ms", [seconds * each])
+            for name, seconds in measured.cpu.items()
+        ),
+        figure("events of a reconciliation", "events", [measured.events]),
+        figure("history of a reconciliation", "KiB", [measured.history / 1024]),
+        *(figure(f"files of {name}", "MiB", [mib]) for name, mib in measured.stored.items()),
         *(figure(f"memory of {name}", "MiB", [mib]) for name, mib in measured.memory.items()),
         figure("memory of both", "MiB", [sum(measured.memory.values())], limit=_MEMORY_MIB),
+        figure("creation and choice of a seed, for each Shoot", "ms", [measured.scheduled * 1000 / _UNPLACED]),
         figure("reconciliation p99 beside a poisoned project", "s", [measured.beside], [measured.alone],
                limit=measured.alone * _UNFAIRNESS),
     ]  # fmt: skip

@@ -30,8 +30,8 @@ _DYNAMIC_CONFIG = (
     'history.timerProcessorMaxTimeShift="50ms"',
     "matching.enableFairness=true",  # see workflows/fairness.py
 )
-# Three times the throughput.
-_SQLITE = ("journal_mode=wal", "synchronous=1")
+SQLITE = tuple(f"--sqlite-pragma={each}" for each in ("journal_mode=wal", "synchronous=1"))
+"""Flags of the dev server, for three times the throughput."""
 
 
 def processes(plan: Plan) -> list[ProcessSpec]:
@@ -55,8 +55,7 @@ def _dev_server(plan: Plan) -> ProcessSpec:
     argv += ["--db-filename", str(directory / "temporal.db"), "--log-level", "warn", "--log-format", "json"]
     for value in _DYNAMIC_CONFIG:
         argv += ["--dynamic-config-value", value]
-    for pragma in _SQLITE:
-        argv += ["--sqlite-pragma", pragma]
+    argv += SQLITE
     for attribute in SEARCH_ATTRIBUTES:
         argv += ["--search-attribute", f"{attribute}=Keyword"]
     return ProcessSpec("temporal", tuple(argv), plan.garden.netns, {"GOGC": "50"})

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from prometheus_client import REGISTRY
+from pydantic import Field
 from temporalio.worker import Worker
 
 from api.contracts.flows import ShootRules
@@ -63,8 +64,6 @@ from workflows.garden import WORKFLOWS
 log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
-"""Time after which Temporal offers a workflow's task to all workers, because the worker that knows the workflow is dead
-or busy."""
 
 
 class ControllerManagerConfig(ApiModel):
@@ -90,6 +89,10 @@ class ControllerManagerConfig(ApiModel):
     """Refuse updates of users, such as repairs and completions of rotations, whose author Temporal does not name. See
     ``workers.lib.callers``."""
     max_cached_workflows: int = 500
+    """Number of workflows that the process keeps in memory. For any other workflow it reads the whole history first."""
+    sticky_seconds: float = Field(default=_STICKY_SECONDS, gt=0)
+    """Time after which Temporal offers a workflow's task to all workers, because the worker that knows the workflow is
+    dead or busy. A busy garden needs a longer time: else busy workers read whole histories, and are busier for it."""
     max_concurrent_activities: int = 5000
     """Maximum number of concurrent activities. Each running operation has one long-lived activity. If these activities
     filled all slots, no other activity could run and no operation could end."""
@@ -122,7 +125,7 @@ async def run(config_path: str) -> None:
         max_cached_workflows=config.max_cached_workflows,
         max_concurrent_activities=config.max_concurrent_activities,
         deployment_config=deployment_config(config.temporal.versioning, CONTROLLER_MANAGER),
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=config.sticky_seconds),
         graceful_shutdown_timeout=timedelta(seconds=10),
     )
     REGISTRY.register(GardenCollector(caches))

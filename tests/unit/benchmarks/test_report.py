@@ -314,11 +314,17 @@ def test_figures_of_signal():
 def test_figures_of_many_shoots():
     counts = {0.01: 150.0, 0.05: 199.0, math.inf: 200.0}
     memory = {"Temporal": 1000.0, "controller-manager": 500.0}
-    found = valid(scale.figures(scale.Measured(600.0, 500.0, counts, memory, alone=4.0, beside=5.0), 1000))
+    cpu, stored = {"etcd": 100.0}, {"etcd": 40.0}
+    measured = scale.Measured(
+        600.0, 500.0, cpu, 200, 102400, stored, counts, memory, alone=4.0, beside=5.0, scheduled=2.0
+    )
+    found = valid(scale.figures(measured, 1000))
     assert found["creation, for each Shoot"].ours.median == 600
     assert not found["reconciliation, for each Shoot"].exceeds_limit
     assert found["event to signal p99, at most"].ours.median == 50
     assert found["memory of both"].ours.median == 1500
+    assert found["CPU time of etcd, for each reconciliation"].ours.median == 100
+    assert found["history of a reconciliation"].ours.median == 100
     beside = found["reconciliation p99 beside a poisoned project"]
     assert beside.ratio == 0.8
     assert beside.exceeds_limit
