@@ -2,9 +2,10 @@
 
 It starts an etcd, an API server with the garden's kinds, and ``gardener worker admission``, then sends reviews at fixed
 times, whether or not the earlier ones are answered: half of them to ``/mutate``, half of them to ``/validate``. The
-garden has 500 Shoots in 50 Projects, because rules on domains and seeds look at other Shoots.
+garden has 500 Shoots in 50 Projects, because rules on domains and seeds look at other Shoots. Afterwards the seed
+authorizer is asked in the same way whether a gardenlet may write the status of one of these Shoots.
 
-    python -m benchmarks.admission [--rate 50] [--seconds 60] [-o json]
+    python -m benchmarks.admission [--rate 50] [--seconds 60] [--shoots 500] [-o json]
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,16 +23,18 @@ import click
 import yaml
 
 from api import resources
+from api.constants import SEED_USER_PREFIX, SEEDS_GROUP
 from api.crds import crds
 from benchmarks.api_server import ApiServer, answered, free_port, process
 from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.client import Object
 from landscape import binaries
 from landscape.pki import Authority
+from workers.admission import seed_authorizer
 
 LIMIT = 0.025
 """Seconds that 99 of 100 reviews may take."""
-SHOOTS, PROJECTS = 500, 50
+PROJECTS = 50
 CORE = "core.gardener.cloud/v1beta1"
 _CONNECTIONS = 32
 """Connections that the API server keeps open; admission answers as many calls at once."""
@@ -137,21 +140,20 @@ def shoot(number: int) -> Object:
 class Garden(ApiServer):
     """A garden's API without admission, and the admission process beside it, which only the benchmark asks."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, shoots: int) -> None:
         super().__init__(
             directory, "--authorization-mode", "AlwaysAllow", "--disable-admission-plugins", "ServiceAccount"
         )
         self._health = free_port()
+        self._shoots = shoots
         self.admission = free_port()
+        self.authorizer = free_port()
         files = Authority(directory, "ca").issue("admission", "admission", names=["127.0.0.1"])
+        certificate = {"certificateFile": str(files.certificate), "privateKeyFile": str(files.key)}
         config = {
             "gardenClientConnection": {"kubeconfig": str(self.kubeconfig)},
-            "server": {
-                "address": "127.0.0.1",
-                "port": self.admission,
-                "certificateFile": str(files.certificate),
-                "privateKeyFile": str(files.key),
-            },
+            "server": {"address": "127.0.0.1", "port": self.admission, **certificate},
+            "seedAuthorizer": {"address": "127.0.0.1", "port": self.authorizer, **certificate},
             "health": {"address": "127.0.0.1", "port": self._health},
         }
         (directory / "admission.yaml").write_text(yaml.safe_dump(config))
@@ -177,7 +179,7 @@ class Garden(ApiServer):
         for number in range(PROJECTS):
             for obj in project(number):
                 await self.client.apply(obj, manager="benchmark")
-        for number in range(SHOOTS):
+        for number in range(self._shoots):
             await self.client.apply(shoot(number), manager="benchmark")
 
     async def _is_ready(self) -> None:
@@ -209,26 +211,61 @@ def review(obj: Object, operation: str, old: Object | None = None) -> Object:
 
 async def measure(garden: Garden, rate: float, seconds: float) -> list[float]:
     """Seconds from the time at which each review was due to its answer."""
-    url = f"https://127.0.0.1:{garden.admission}"
     stored = {each["metadata"]["name"]: each for each in await garden.client.list(resources.SHOOT)}
+
+    def request(number: int) -> tuple[str, Object]:
+        if number % 4 < 2:
+            body = review(shoot(len(stored) + number), "CREATE")
+        else:
+            old = stored[f"s{number % len(stored)}"]
+            new = copy.deepcopy(old)
+            new["spec"]["provider"]["workers"][0]["maximum"] = 4
+            body = review(new, "UPDATE", old)
+        return "/mutate" if number % 2 else "/validate", body
+
+    return await _timed(garden.admission, request, "response", rate, seconds)
+
+
+async def measure_authorizer(garden: Garden, rate: float, seconds: float) -> list[float]:
+    """The same for questions to the seed authorizer."""
+    names = [
+        (each["metadata"]["namespace"], each["metadata"]["name"]) for each in await garden.client.list(resources.SHOOT)
+    ]
+
+    def request(number: int) -> tuple[str, Object]:
+        namespace, name = names[number % len(names)]
+        group, version = CORE.split("/")
+        asked = {"verb": "patch", "group": group, "version": version, "resource": "shoots", "subresource": "status"}
+        spec = {
+            "user": f"{SEED_USER_PREFIX}seed-1",
+            "groups": [SEEDS_GROUP],
+            "resourceAttributes": {**asked, "namespace": namespace, "name": name},
+        }
+        return seed_authorizer.PATH, {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+
+    return await _timed(garden.authorizer, request, "status", rate, seconds)
+
+
+async def _timed(
+    port: int, request: Callable[[int], tuple[str, Object]], answered_in: str, rate: float, seconds: float
+) -> list[float]:
+    """``request``: path and body of each call; ``answered_in``: field of the answer with ``allowed``."""
+    url = f"https://127.0.0.1:{port}"
     total = int(rate * seconds)
     took: list[float] = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, limit=_CONNECTIONS)) as session:
 
         async def one(number: int, due: float) -> None:
-            if number % 4 < 2:
-                body = review(shoot(SHOOTS + number), "CREATE")
-            else:
-                old = stored[f"s{number % SHOOTS}"]
-                new = copy.deepcopy(old)
-                new["spec"]["provider"]["workers"][0]["maximum"] = 4
-                body = review(new, "UPDATE", old)
-            path = "/mutate" if number % 2 else "/validate"
+            path, body = request(number)
             async with session.post(url + path, json=body) as answer:
-                response = (await answer.json())["response"]
+                response = (await answer.json())[answered_in]
             took.append(time.perf_counter() - due)
             if not response["allowed"]:
-                raise SystemExit(f"{path} refused: {response['status']['message']}")
+                raise SystemExit(f"{path} refused: {response}")
 
         for number in range(int(rate)):  # connections and caches as after the first second of a process
             await one(number, time.perf_counter())
@@ -246,24 +283,29 @@ async def measure(garden: Garden, rate: float, seconds: float) -> list[float]:
 @click.command(help="Measure the latency of a Shoot's admission.")
 @click.option("--rate", default=50.0, show_default=True, help="Reviews a second.")
 @click.option("--seconds", default=60.0, show_default=True, help="Duration.")
+@click.option("--shoots", default=500, show_default=True, type=click.IntRange(PROJECTS, 5000), help="Shoots there.")
 @output_option
-def main(rate: float, seconds: float, output: str) -> None:
-    async def run() -> list[float]:
+def main(rate: float, seconds: float, shoots: int, output: str) -> None:
+    async def run() -> tuple[list[float], list[float]]:
         with TemporaryDirectory(prefix="admission-") as directory:
-            garden = Garden(Path(directory))
+            garden = Garden(Path(directory), shoots)
             async with garden.running():
-                return await measure(garden, rate, seconds)
+                return await measure(garden, rate, seconds), await measure_authorizer(garden, rate, seconds)
 
-    emit(report_of("admission", 1, figures(asyncio.run(run())), {"rate": rate, "seconds": seconds}), output)
+    settings = {"rate": rate, "seconds": seconds, "shoots": shoots}
+    emit(report_of("admission", 1, figures(*asyncio.run(run())), settings), output)
 
 
-def figures(took: list[float]) -> list[Figure]:
-    """Figures of one run with these times, in seconds."""
+def figures(took: list[float], authorized: list[float]) -> list[Figure]:
+    """Figures of one run with these times, in seconds: of reviews, and of the seed authorizer's answers."""
     cuts = statistics.quantiles(took, n=1000)
+    answers = statistics.quantiles(authorized, n=1000)
     return [
         figure("p50", "ms", [cuts[499] * 1000]),
         figure("p99", "ms", [cuts[989] * 1000], limit=LIMIT * 1000),
         figure("slowest", "ms", [max(took) * 1000]),
+        figure("seed authorizer p50", "ms", [answers[499] * 1000]),
+        figure("seed authorizer p99", "ms", [answers[989] * 1000]),
     ]
 
 

@@ -295,8 +295,9 @@ def valid(figures: list[Figure]) -> dict[str, Figure]:
 
 
 def test_figures_of_admission():
-    found = valid(admission.figures([0.001] * 98 + [0.1] * 2))
+    found = valid(admission.figures([0.001] * 98 + [0.1] * 2, [0.002] * 100))
     assert found["p50"].ours.median == 1
+    assert found["seed authorizer p50"].ours.median == 2
     assert found["p99"].exceeds_limit
 
 
