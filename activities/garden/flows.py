@@ -1,6 +1,7 @@
 """Activities for a running flow: they write its progress to the Shoot's status, and send it repairs by users."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -41,6 +42,10 @@ from kube.errors import ApiError, Conflict
 
 _LOOK_SECONDS = 2.0
 """Seconds between two polls of a running flow."""
+_REST = 20
+"""A poll that takes long is followed by a pause of that many times its duration: Temporal is busy then, and should not
+be busy with polls."""
+_LONGEST_LOOK_SECONDS = 30.0
 _UNANSWERED = timedelta(seconds=30)
 """A task may wait in its queue for so long before the report says that no worker takes it."""
 _STANDSTILL = timedelta(seconds=30)
@@ -204,14 +209,18 @@ async def _follow(
     flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
     said: dict[str, Any] | None = None
     said_at = datetime.min.replace(tzinfo=UTC)
+    pause = least = min(_LOOK_SECONDS, seconds)
     while True:
         activity.heartbeat()
-        await asyncio.sleep(min(_LOOK_SECONDS, seconds))  # a flow's progress cannot be watched
+        await asyncio.sleep(pause)  # a flow's progress cannot be watched
+        begun = time.monotonic()
         try:
             progress = await flow.query("progress", result_type=FlowProgress)
             description = await flow.describe()
         except RPCError:
             continue
+        finally:
+            pause = max(least, min(_REST * (time.monotonic() - begun), _LONGEST_LOOK_SECONDS))
         if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
             return
         now = datetime.now(UTC)
