@@ -26,6 +26,8 @@ from workers.controller_manager.watchers.shoots import SIGNAL_METRIC
 
 EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
 _GAP_SECONDS = 0.05
+_DELIVERED = 0.95
+"""Fraction of the events that must be delivered each by its own signal. A busy watcher sends one for two."""
 CONTROLLER_MANAGER_PORT = 2718
 """Where the landscape's controller-manager serves its metrics."""
 
@@ -78,7 +80,7 @@ async def delivered(garden: KubeClient, metrics: str, namespace: str, name: str,
         await asyncio.sleep(_GAP_SECONDS)  # one event at a time, as people make them
     after = await _settled(metrics, before, events)
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
-    if counts[math.inf] < events:
+    if counts[math.inf] < events * _DELIVERED:
         raise click.ClickException(f"the controller-manager has delivered {counts[math.inf]:.0f} of {events} events")
     return counts
 
