@@ -132,6 +132,25 @@ def resumed(entries: list[Entry]) -> dict[Point, float]:
     return found
 
 
+def struck_by_others(entries: list[Entry]) -> frozenset[str]:
+    """Activities that ran when the process was killed at a point of another one.
+
+    The writes of such an attempt may be done though the record has none of them. The next attempt does not repeat
+    them, so it may never come to a point of its own.
+    """
+    running: set[str] = set()
+    found: set[str] = set()
+    for entry in entries:
+        if entry.what == "started":
+            running.add(entry.subject)
+        elif entry.what == "done":
+            running.discard(entry.subject)
+        elif entry.what == "killed":
+            found |= running - {Point.parse(entry.subject).activity}
+            running.clear()
+    return frozenset(found)
+
+
 def writes_of(entries: list[Entry]) -> dict[str, int]:
     """Number of writes of each activity."""
     found: dict[str, int] = {}

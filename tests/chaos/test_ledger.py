@@ -9,7 +9,7 @@ import pytest
 
 from api.contracts.operations import OperationType
 from tests.chaos.ledger import Auditor, Ledger, Place, compare
-from tests.chaos.points import Entry, Moment, Point, points_of, resumed
+from tests.chaos.points import Entry, Moment, Point, points_of, resumed, struck_by_others
 from tests.chaos.stage import flow_of
 
 WORKER = "gardenlet"
@@ -125,3 +125,15 @@ def test_progress_after_a_kill_is_the_next_attempt_or_the_next_decision() -> Non
         Entry("decided", "a", "garden", 23.0),
     ]
     assert resumed(entries) == {before: 4.0, between: 3.0}
+
+
+def test_a_task_that_ran_when_another_one_was_killed_may_miss_its_points() -> None:
+    entries = [
+        Entry("started", "ended", "seed", 10.0),
+        Entry("started", "written", "seed", 10.0),
+        Entry("done", "ended", "seed", 11.0),
+        Entry("started", "killed", "seed", 11.0),
+        Entry("killed", str(Point("killed", Moment.BEFORE)), "seed", 12.0),
+        Entry("started", "later", "seed", 13.0),
+    ]
+    assert struck_by_others(entries) == {"written"}
