@@ -26,8 +26,15 @@ _PATIENCE_SECONDS = 10.0
 """Seconds that a probe waits for an answer; the machine of the tests is small, and busy."""
 _TOLERANT = {"highAvailability": {"failureTolerance": {"type": "node"}}}
 _LIVE = "migration.gardener.cloud/live-migrate"
-_KILLED_IN = ("join_etcd_there", "remove_other_etcd_members_there")
-"""Tasks in which the gardenlet of the destination is killed."""
+_KILLED_IN = (
+    "join_etcd_there",
+    "wait_apiserver_beside_there",
+    "forward_apiserver_sni",
+    "let_other_seed_lead",
+    "remove_other_etcd_members_there",
+    "migrate_backup_entry",
+)
+"""Tasks in which a gardenlet is killed: that of the destination in those that run there, else that of the source."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def _move(shoot: Shoot, name: str, killed_in: tuple[str, ...] = ()) -> Moved:
         following = stack.enter_context(background(argv))
         for task in killed_in:
             asyncio.run(_begun(shoot, task))
-            kill(shoot.landscape, f"{destination}/gardenlet")
+            kill(shoot.landscape, f"{destination if task.endswith('_there') else source}/gardenlet")
         said = following.communicate(timeout=_MOVE_SECONDS)[0]
         assert following.returncode == 0, said
         _answered(probes)
