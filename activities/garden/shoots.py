@@ -31,7 +31,7 @@ from api.contracts.flows import (
     StartedOperation,
     StartOperation,
 )
-from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import MIGRATIONS, OperationType, ShootRef, ShootTask
 from api.contracts.repair import UNKNOWN_USER, Action, Repair
 from api.contracts.rotation import Kind, Phase
 from api.decisions import dual_stack, encryption, in_place_updates, live_migration, rotation, ssh
@@ -94,9 +94,7 @@ class ShootActivities:
             spec_seed=live["spec"].get("seedName"),
             status_seed=status.get("seedName"),
             observed_generation=status.get("observedGeneration") or 0,
-            last_operation=LastOperation(type=last["type"], state=last["state"], updated=last.get("lastUpdateTime"))
-            if last
-            else None,
+            last_operation=_last_operation(last) if last else None,
             gardener_version=(status.get("gardener") or {}).get("version", ""),
             our_version=OWN_VERSION,
             operations=_operations(annotations),
@@ -135,7 +133,7 @@ class ShootActivities:
         """
         status = live.get("status") or {}
         last = status.get("lastOperation") or {}
-        if last.get("type") != OperationType.MIGRATE or last.get("state") in ("Succeeded", "Aborted"):
+        if last.get("type") not in MIGRATIONS or last.get("state") in ("Succeeded", "Aborted"):
             return ""
         namespace = await control_plane_of(self._garden, ShootRef.of(live))
         names = backup_entry_names(namespace, live["metadata"]["uid"])
@@ -200,6 +198,8 @@ class ShootActivities:
                 "lastUpdateTime": timestamp(),
             }
             change = {"lastOperation": last, "lastErrors": None, "seedName": destination}
+            if live_migration.of_attempt(live) is Stage.MOVING:
+                change |= live_migration.told(live, Stage.FELL_BACK, f"seed {source} is lost", timestamp())
             await patch_status(self._garden, shoot, change, version=live["metadata"]["resourceVersion"])
             live = await self._find(shoot)
         if live is not None and constants.CONTROL_PLANE_MIGRATION in (live["metadata"].get("annotations") or {}):
@@ -239,6 +239,7 @@ class ShootActivities:
         now = datetime.now(UTC)
         metadata, spec, status = live["metadata"], live["spec"], live.get("status") or {}
         deleting = request.operation is OperationType.DELETE
+        moves = request.operation in (OperationType.MIGRATE, OperationType.RESTORE)
         generation = metadata["generation"]
         seed = status.get("seedName") or spec["seedName"]
         last = status.get("lastOperation") or {}
@@ -259,11 +260,14 @@ class ShootActivities:
         if not deleting:
             facts = RotationFacts.of_shoot(live)
             created = request.operation is not OperationType.CREATE or encryption.known(live) is not None
-            if request.operation in (OperationType.MIGRATE, OperationType.RESTORE) or not created:
+            if moves or not created:
                 # A move keeps the stored data as they are, and before the first operation there are no stored data.
                 facts = dataclasses.replace(facts, encryption_changes=False)
             rotations = rotation.begin(rotations, request.consume, facts, timestamp(now))
-        stage = live_migration.of_attempt(live) if request.operation is OperationType.MIGRATE else Stage.NONE
+        stage = live_migration.of_attempt(live) if moves else Stage.NONE
+        operation = request.operation
+        if operation is OperationType.MIGRATE and stage is Stage.MOVING:
+            operation = OperationType.LIVE_MIGRATE
         change = {
             "technicalID": technical,
             "uid": metadata["uid"],
@@ -271,7 +275,7 @@ class ShootActivities:
             "gardener": {"id": MANAGER, "name": MANAGER, "version": OWN_VERSION},
             "retryCycleStartTime": timestamp(cycle_start),
             "lastOperation": {
-                "type": str(request.operation),
+                "type": str(operation),
                 "state": "Processing",
                 "progress": 0,
                 "description": f"{verb} of Shoot cluster initialized, attempt {request.attempt}.",
@@ -282,7 +286,7 @@ class ShootActivities:
             **_credentials_change(live, rotations, creating=request.operation is OperationType.CREATE),
             **_constraint_change(status, rotations),
         }
-        if request.operation is OperationType.MIGRATE and last.get("type") != OperationType.MIGRATE:
+        if request.operation is OperationType.MIGRATE and last.get("type") not in MIGRATIONS:
             change |= live_migration.told(live, stage, f"members of etcd join those in seed {seed}", timestamp(now))
         await patch_status(self._garden, request.shoot, change, version=metadata["resourceVersion"])
         task = ShootTask(
@@ -290,7 +294,7 @@ class ShootActivities:
             technical_id=technical,
             seed=seed,
             generation=generation,
-            operation=request.operation,
+            operation=operation,
             destination=destination,
             trigger=micro_timestamp(now),
         )
@@ -305,7 +309,7 @@ class ShootActivities:
             facts=seen.model_copy(
                 update={
                     "rotations": () if deleting else rotation.active(rotations),
-                    "live": stage is Stage.MOVING,
+                    "live": operation is OperationType.LIVE_MIGRATE,
                     "fell_back": stage is Stage.FELL_BACK,
                 }
             ),
@@ -364,7 +368,7 @@ class ShootActivities:
             change |= live_migration.told(live, Stage.MOVED, "users missed no API server", timestamp(now))
         if request.falls_back:
             change |= live_migration.told(live, Stage.FELL_BACK, _text(request)[:MESSAGE_LIMIT], timestamp(now))
-        if succeeded and task.operation is OperationType.MIGRATE:
+        if succeeded and task.operation in MIGRATIONS:
             # The destination with which the operation began, not the spec's seed of now: the owner may have aborted
             # the migration too late.
             change["seedName"] = task.destination
@@ -538,6 +542,12 @@ class ShootActivities:
 
 def _text(request: FinishOperation) -> str:
     return "; ".join(f"{each.name}: {each.message}" for each in request.failed) or request.description
+
+
+def _last_operation(last: Mapping[str, Any]) -> LastOperation:
+    """For decisions, a live migration is a migration."""
+    type_ = OperationType.MIGRATE if last["type"] in MIGRATIONS else last["type"]
+    return LastOperation(type=type_, state=last["state"], updated=last.get("lastUpdateTime"))
 
 
 _VERBS = {

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,9 +20,8 @@ from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import zones
-from activities.seed.etcd_between_seeds import hide_members
+from activities.seed.etcd_between_seeds import hide_members, remove_others
 from activities.seed.extension_objects import asked_at
-from activities.seed.extensions import is_taken_over
 from activities.seed.facts import failure_tolerance
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.sidecar import ask_sidecar
@@ -32,6 +32,9 @@ from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD, NAMESPACE
 from api.times import micro_timestamp
+from etcd.client import EtcdError
+from etcd.handover import Unsafe
+from kube.client import KubeClient
 
 MANAGER = "gardenlet"
 _Joined = tuple[str, Mapping[str, Any]]
@@ -40,6 +43,9 @@ _Joined = tuple[str, Mapping[str, Any]]
 # Source: spec/extensions.md 1.4.
 _TIMEOUT = 5 * 60
 _SEVERE_AFTER = 3 * 60
+_PARTING_SECONDS = 60.0
+"""How long members here try to part from those of a lost seed. It covers an election, and members that are joining."""
+_LOOK_SECONDS = 1.0
 
 
 class EtcdActivities:
@@ -66,25 +72,35 @@ class EtcdActivities:
         A second run of the same operation finds the timestamp that the first one wrote with the spec, and requests no
         second rollout. An operation requests none either if its spec is applied already and the etcd is healthy.
 
-        If the source was lost while members of both seeds were in one cluster, those here have no quorum any more. They
-        are replaced by an etcd that restores the source's backups; a second run deletes what is left of them.
-
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window is invalid;
                 ``EtcdNotReady`` if the members do not trust the new peer CA in time.
         """
-        if task.operation is OperationType.RESTORE and not task.destination:
-            await self._drop_members_of_lost_cluster(task)
         return await self._deploy(task, first=1 if task.operation is OperationType.RESTORE else None)
 
-    async def _drop_members_of_lost_cluster(self, task: ShootTask) -> None:
-        seed, namespace = self._clusters.seed, task.technical_id
+    @activity.defn
+    async def part_from_lost_seed(self, task: ShootTask) -> TaskResult:
+        """End the cluster that etcd-main forms together with members in the source, which is lost.
+
+        While that cluster answers, it holds all data: only the source's members leave it. If it does not answer within
+        a minute, the members here have no quorum: they are deleted, and ``deploy_etcds`` restores the source's backups.
+
+        A second run removes or deletes the members that are left.
+        """
         _, existing = await self._joined(task, ("", {}))
-        if not existing or not await is_taken_over(self._clusters, task):
-            return
+        if not existing:
+            return TaskResult(note="no member is in the source")
+        seed, namespace = self._clusters.seed, task.technical_id
+        try:
+            removed = await heartbeating(_remove_others_patiently(seed, task))
+        except (Unsafe, EtcdError) as error:
+            await hide_members(seed, namespace)
+            await self.delete_etcds(task)
+            await self.wait_etcds_deleted(task)
+            return TaskResult(note=f"the backups are restored: {error}")
+        await self.end_etcd_joining(task)
         await hide_members(seed, namespace)
-        await self.delete_etcds(task)
-        await self.wait_etcds_deleted(task)
+        return TaskResult(note=f"removed {', '.join(removed)}")
 
     @activity.defn
     async def scale_etcd_after_restore(self, task: ShootTask) -> TaskResult:
@@ -337,6 +353,17 @@ class EtcdActivities:
                 + (f": {text}" if live and (text := _reported(live)) else ""),
                 type="EtcdNotDeleted",
             ) from None
+
+
+async def _remove_others_patiently(seed: KubeClient, task: ShootTask) -> list[str]:
+    deadline = time.monotonic() + _PARTING_SECONDS
+    while True:
+        try:
+            return await remove_others(seed, task)
+        except (Unsafe, EtcdError):
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _fault(live: Mapping[str, Any] | None, trigger: str | None) -> str | None:

@@ -123,7 +123,7 @@ class EtcdBetweenSeedsActivities:
         Raises:
             ApplicationError: ``EtcdNotHandedOver`` if no other member may lead, or the leader refuses.
         """
-        async with self._members(task) as clients:
+        async with _members(self._clusters.seed, task) as clients:
             try:
                 leader = await heartbeating(let_others_lead(clients.values(), set(clients)))
             except (Unsafe, EtcdError) as error:
@@ -139,13 +139,10 @@ class EtcdBetweenSeedsActivities:
         Raises:
             ApplicationError: ``EtcdNotHandedOver`` if a member here does not serve, or the cluster refuses.
         """
-        async with self._members(task) as clients:
-            if len(clients) < etcd.MEMBERS:
-                raise _not_handed_over(task, f"only {len(clients)} of {etcd.MEMBERS} members run here")
-            try:
-                removed = await heartbeating(remove_all_but(clients))
-            except (Unsafe, EtcdError) as error:
-                raise _not_handed_over(task, error) from None
+        try:
+            removed = await heartbeating(remove_others(self._clusters.seed, task))
+        except (Unsafe, EtcdError) as error:
+            raise _not_handed_over(task, error) from None
         return TaskResult(note=f"removed {', '.join(removed)}" if removed else "no other member is left")
 
     @activity.defn
@@ -161,26 +158,40 @@ class EtcdBetweenSeedsActivities:
         info = await heartbeating(ask_sidecar(self._clusters.seed, task.technical_id, "snapshot/full", doing))
         return TaskResult(note=str(info.get("snapName", "")))
 
-    @contextlib.asynccontextmanager
-    async def _members(self, task: ShootTask) -> AsyncIterator[dict[str, EtcdClient]]:
-        """Clients of the members that run in this seed, by the names of these members; none without an Etcd."""
-        seed, namespace = self._clusters.seed, task.technical_id
-        live = await seed.find(resources.ETCD, _NAME, namespace)
-        if live is None:
-            yield {}
-            return
-        prefix, names = _prefix(live), [f"{_NAME}-{number}" for number in range(etcd.MEMBERS)]
-        tls = await tls_of(seed, live)
-        pods = await asyncio.gather(*(seed.find(resources.POD, each, namespace) for each in names))
-        port = live["spec"]["etcd"].get("clientPort", etcd.CLIENT_PORT)
-        async with contextlib.AsyncExitStack() as opened:
-            clients = {}
-            for name, pod in zip(names, pods, strict=True):
-                if host := ((pod or {}).get("status") or {}).get("podIP"):
-                    url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-                    client = EtcdClient(url, tls, server_name=f"{_NAME}-local")
-                    clients[f"{prefix}{name}"] = await opened.enter_async_context(client)
-            yield clients
+
+async def remove_others(seed: KubeClient, task: ShootTask) -> list[str]:
+    """Remove the members of etcd-main that are in another seed; returns their names.
+
+    Raises:
+        Unsafe: a member here is missing, does not serve, or has no vote.
+        EtcdError: the cluster does not answer, or refuses.
+    """
+    async with _members(seed, task) as clients:
+        if len(clients) < etcd.MEMBERS:
+            raise Unsafe(f"only {len(clients)} of {etcd.MEMBERS} members run here")
+        return await remove_all_but(clients)
+
+
+@contextlib.asynccontextmanager
+async def _members(seed: KubeClient, task: ShootTask) -> AsyncIterator[dict[str, EtcdClient]]:
+    """Clients of the members that run in this seed, by the names of these members; none without an Etcd."""
+    namespace = task.technical_id
+    live = await seed.find(resources.ETCD, _NAME, namespace)
+    if live is None:
+        yield {}
+        return
+    prefix, names = _prefix(live), [f"{_NAME}-{number}" for number in range(etcd.MEMBERS)]
+    tls = await tls_of(seed, live)
+    pods = await asyncio.gather(*(seed.find(resources.POD, each, namespace) for each in names))
+    port = live["spec"]["etcd"].get("clientPort", etcd.CLIENT_PORT)
+    async with contextlib.AsyncExitStack() as opened:
+        clients = {}
+        for name, pod in zip(names, pods, strict=True):
+            if host := ((pod or {}).get("status") or {}).get("podIP"):
+                url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+                client = EtcdClient(url, tls, server_name=f"{_NAME}-local")
+                clients[f"{prefix}{name}"] = await opened.enter_async_context(client)
+        yield clients
 
 
 async def hide_members(seed: KubeClient, namespace: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from activities.clusters import ClusterView
 from api import constants
+from api.contracts.operations import MIGRATIONS
 from api.decisions import dual_stack
 from api.images import OWN_VERSION
 from api.names import internal_api_domain
@@ -138,7 +139,7 @@ def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:
         "status": {key: status[key] for key in _SETTLED_STATUS if key in status},
         # Extensions ignore a Shoot whose last operation is Failed, and treat a Shoot that moves differently.
         "given up": last.get("state") == "Failed",
-        "moving": last.get("type") if last.get("type") in ("Migrate", "Restore") else None,
+        "moving": last.get("type") if last.get("type") in (*MIGRATIONS, "Restore") else None,
     }
 
 

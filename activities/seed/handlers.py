@@ -18,13 +18,13 @@ from activities.errors import permanent
 from activities.seed.gateway import deploy_gateway
 from api import resources
 from api.constants import EXPOSURE_CLASS_HANDLER, GARDEN_NAMESPACE, ROLE, ROLE_EXPOSURE_CLASS_HANDLER
-from api.contracts.operations import OperationType, ShootTask
+from api.contracts.operations import MIGRATIONS, OperationType, ShootTask
 from api.errors import ErrorCode
 from api.model import ApiModel
 from kube.client import KubeClient, Object
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_LEAVING = (OperationType.DELETE, OperationType.MIGRATE)
+_LEAVING = (OperationType.DELETE, *MIGRATIONS)
 """Operations that take a control plane out of a seed. They must end although the seed has lost the handler."""
 
 

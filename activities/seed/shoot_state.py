@@ -19,7 +19,7 @@ from activities.errors import permanent
 from activities.secrets.sealing import CannotOpen, Sealing
 from activities.seed.extension_kinds import IN_NAMESPACE
 from api import compression, constants, resources
-from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.contracts.operations import MIGRATIONS, OperationType, ShootRef, ShootTask, TaskResult
 from api.decisions import shoot_state
 from api.decisions.shoot_state import NotRestorable
 from api.errors import ErrorCode
@@ -145,7 +145,7 @@ class ShootStateActivities:
         counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
         annotations = {constants.TIMESTAMP: micro_timestamp()}
         live = await self._clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
-        if task.operation is not OperationType.MIGRATE:
+        if task.operation not in MIGRATIONS:
             if live and self._holds(live, spec, task):
                 return TaskResult(note=counts)
         else:

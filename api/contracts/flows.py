@@ -211,7 +211,7 @@ class ShootFacts(ApiModel):
     live: bool = False
     """The control plane moves while it serves: etcd has members in both seeds for a while."""
     fell_back: bool = False
-    """The same was begun and cannot be done: what it has left is removed first."""
+    """The same was begun, and failed or lost its source: what it has left is removed first."""
     dual_stack: bool = False
     """The Shoot has pods and Services of both IP families, or is to get them."""
     credentials: str = ""

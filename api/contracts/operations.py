@@ -26,7 +26,12 @@ class OperationType(StrEnum):
     RECONCILE = "Reconcile"
     DELETE = "Delete"
     MIGRATE = "Migrate"
+    LIVE_MIGRATE = "LiveMigrate"
+    """A migration during which users do not miss their API server."""
     RESTORE = "Restore"
+
+
+MIGRATIONS = (OperationType.MIGRATE, OperationType.LIVE_MIGRATE)
 
 
 class ShootRef(ApiModel):

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from api.constants import SEED_REMAINS
-from api.contracts.operations import ShootRef
+from api.contracts.operations import MIGRATIONS, ShootRef
 from api.model import ApiModel
 
 MAX_REMAINS = 100
@@ -83,5 +83,5 @@ def is_elsewhere(shoot: Mapping[str, Any], seed: str) -> bool:
     responsible, last = status.get("seedName"), status.get("lastOperation") or {}
     if not responsible or not status.get("technicalID") or seed in (responsible, shoot["spec"].get("seedName")):
         return False
-    unfinished = last.get("type") == "Migrate" or (last.get("type") == "Restore" and last.get("state") != "Succeeded")
+    unfinished = last.get("type") in MIGRATIONS or (last.get("type") == "Restore" and last.get("state") != "Succeeded")
     return not unfinished

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from api.contracts.operations import MIGRATIONS
 from api.decisions.conditions import set_conditions
 from api.labels import is_true
 
@@ -31,9 +32,11 @@ class Stage(StrEnum):
 
 
 def of_attempt(shoot: Mapping[str, Any]) -> Stage:
-    """How an attempt to move this Shoot moves it."""
+    """How an attempt to move this Shoot moves it, or how the move was that an attempt to restore it follows."""
     status = shoot.get("status") or {}
-    if (status.get("lastOperation") or {}).get("type") != "Migrate":
+    last = status.get("lastOperation") or {}
+    restoring = last.get("type") == "Restore" and last.get("state") != "Succeeded"
+    if last.get("type") not in MIGRATIONS and not restoring:
         return Stage.MOVING if _is_wanted(shoot) else Stage.NONE
     known = (each["reason"] for each in _conditions(status) if each["type"] == _TYPE)
     return Stage(next(known, Stage.NONE))

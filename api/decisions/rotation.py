@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from api import constants
+from api.contracts.operations import MIGRATIONS
 from api.contracts.rotation import ActiveRotation, Kind, Phase, RotationView
 from api.decisions import encryption, ssh
 from api.decisions.versions import Version, is_version
@@ -259,7 +260,7 @@ def _can_advance(each: ActiveRotation, facts: RotationFacts, last: Mapping[str, 
     rolled = each.phase is Phase.PREPARING or (
         each.phase is Phase.WAITING_FOR_WORKERS_ROLLOUT and not each.pending_pools
     )
-    ended = last.get("state") == "Succeeded" and last.get("type") != "Migrate"
+    ended = last.get("state") == "Succeeded" and last.get("type") not in MIGRATIONS
     return rolled and ended and not facts.manual_in_place_pending
 
 

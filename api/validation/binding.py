@@ -6,6 +6,7 @@ A change of ``spec.seedName`` requests the move. Gardener has the subresource ``
 from __future__ import annotations
 
 from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
+from api.contracts.operations import MIGRATIONS
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.labels import condition_status
@@ -24,7 +25,7 @@ def is_moving(shoot: Shoot) -> bool:
         return True
     last = status.last_operation
     return last is not None and (
-        last.type == "Migrate" or (last.type == "Restore" and last.state not in ("Succeeded", "Aborted"))
+        last.type in MIGRATIONS or (last.type == "Restore" and last.state not in ("Succeeded", "Aborted"))
     )
 
 

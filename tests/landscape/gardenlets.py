@@ -1,4 +1,4 @@
-"""Gardenlets of a test in place of the landscape's own."""
+"""Gardenlets of a test in place of the landscape's own, or none."""
 
 import sys
 from collections.abc import Iterator
@@ -23,3 +23,15 @@ def replaced(landscape: Landscape, module: str, path: Path) -> Iterator[None]:
     finally:
         for each in own:
             processes.start(each)
+
+
+@contextmanager
+def silent(landscape: Landscape, seed: str) -> Iterator[None]:
+    """A seed whose gardenlet is killed and not started again before the end."""
+    processes = processes_of(require(landscape.name))
+    own = processes.get(f"{seed}/gardenlet")
+    processes.stop([own], politely=False)
+    try:
+        yield
+    finally:
+        processes.start(own.spec)

@@ -1,4 +1,4 @@
-"""A client that reads and writes all the time, and properties of a cluster that a move must not change."""
+"""A client that reads and writes all the time, and what a move of the control plane must not change."""
 
 import base64
 import http.client
@@ -167,6 +167,19 @@ class Probe:
     def _config_map(self, name: str) -> dict[str, Any]:
         labels = {"probe": self.name}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}}
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A Shoot before and after its control plane went to the other seed."""
+
+    shoot: Shoot
+    source: str
+    destination: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    gone: frozenset[str]
+    """Objects of the cluster that it had before."""
 
 
 def await_pods(shoot: Shoot) -> None:

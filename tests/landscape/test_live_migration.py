@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.landscape.conftest import Landscape
-from tests.landscape.gardenlets import replaced
+from tests.landscape.gardenlets import replaced, silent
 from tests.landscape.kills import kill
-from tests.landscape.probe import Probe, await_pods, inventory, running
+from tests.landscape.probe import Moved, Probe, await_pods, inventory, running
 from tests.landscape.shoots import Shoot, background, eventually, refused, started, temporal
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, func_only=True)]
@@ -38,16 +38,7 @@ _KILLED_IN = (
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A Shoot before and after its control plane went to the other seed."""
-
-    shoot: Shoot
-    source: str
-    destination: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-    gone: frozenset[str]
-    """Objects of the cluster that it had before."""
+class Live(Moved):
     probes: tuple[Probe, ...]
     """By the DNS, and by the address of the source's gateway all the time."""
     status: dict[str, Any]
@@ -65,11 +56,11 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def moved(shoot: Shoot) -> Moved:
+def moved(shoot: Shoot) -> Live:
     return _move(shoot, "live", _KILLED_IN)
 
 
-def _move(shoot: Shoot, name: str, killed_in: tuple[str, ...] = ()) -> Moved:
+def _move(shoot: Shoot, name: str, killed_in: tuple[str, ...] = (), silent_from: str = "") -> Live:
     source, destination = shoot.seed, shoot.other_seed
     before, held = running(shoot), inventory(shoot)
     probes = tuple(
@@ -84,22 +75,28 @@ def _move(shoot: Shoot, name: str, killed_in: tuple[str, ...] = ()) -> Moved:
         argv = ("env", f"GARDENER_LANDSCAPE={shoot.landscape.name}", str(shoot.landscape.bin / "gardener"), *move)
         following = stack.enter_context(background(argv))
         for task in killed_in:
-            asyncio.run(_begun(shoot, task))
+            _await_begin(shoot, task)
             kill(shoot.landscape, f"{destination if task.endswith('_there') else source}/gardenlet")
+        if silent_from:
+            _await_begin(shoot, silent_from)
+            stack.enter_context(silent(shoot.landscape, source))
         said = following.communicate(timeout=_MOVE_SECONDS)[0]
         assert following.returncode == 0, said
-        _answered(probes)
+        _answered(probes[:1] if silent_from else probes)
         shoot.has_moved()
     etcd = json.loads(shoot.control_plane("get", "etcds.druid.gardener.cloud", "etcd-main", "-o", "json"))
-    return Moved(
+    return Live(
         shoot, source, destination, before, running(shoot), held - inventory(shoot), probes, shoot.get()["status"],
         [f"{etcd['spec'].get('memberNamePrefix', '')}{each['name']}" for each in etcd["status"]["members"]],
         said.splitlines(),
     )  # fmt: skip
 
 
-async def _begun(shoot: Shoot, task: str) -> None:
-    await started(await temporal(shoot.landscape), shoot, task, "Migrate")
+def _await_begin(shoot: Shoot, task: str) -> None:
+    async def begun() -> None:
+        await started(await temporal(shoot.landscape), shoot, task, "LiveMigrate")
+
+    asyncio.run(begun())
 
 
 def _answered(probes: tuple[Probe, ...]) -> None:
@@ -111,7 +108,7 @@ def _answered(probes: tuple[Probe, ...]) -> None:
     )
 
 
-def test_no_request_fails(moved: Moved) -> None:
+def test_no_request_fails(moved: Live) -> None:
     for probe in moved.probes:
         print(
             f"{probe.name}: {len(probe.answered)} answered, {probe.failed} failed, {len(probe.broken)} repeated on a "
@@ -124,17 +121,17 @@ def test_no_request_fails(moved: Moved) -> None:
         assert probe.failed == 0
 
 
-def test_no_acknowledged_write_is_lost(moved: Moved) -> None:
+def test_no_acknowledged_write_is_lost(moved: Live) -> None:
     for probe in moved.probes:
         assert not probe.lost
     assert not moved.gone
 
 
-def test_no_node_is_replaced_and_no_pod_restarted(moved: Moved) -> None:
+def test_no_node_is_replaced_and_no_pod_restarted(moved: Live) -> None:
     assert moved.after == moved.before
 
 
-def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moved: Moved, landscape: Landscape) -> None:
+def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moved: Live, landscape: Landscape) -> None:
     assert moved.status["seedName"] == moved.destination
     [condition] = moved.status["liveMigration"]["conditions"]
     assert (condition["status"], condition["reason"]) == ("True", "Moved")
@@ -150,7 +147,7 @@ def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moved: Moved, l
     assert not left
 
 
-def test_it_works_where_it_is(moved: Moved) -> None:
+def test_it_works_where_it_is(moved: Live) -> None:
     for condition in ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy"):
         moved.shoot.garden(
             "wait", f"--for=condition={condition}", f"shoot/{moved.shoot.name}", "--timeout=60s", timeout=70
@@ -158,7 +155,7 @@ def test_it_works_where_it_is(moved: Moved) -> None:
     assert moved.shoot.kubectl("-n", "kube-system", "logs", "-l", "app=vpn-shoot", "--tail=1")
 
 
-def test_a_move_that_cannot_be_live_is_a_planned_one_and_says_why(moved: Moved, tmp_path: Path) -> None:
+def test_a_move_that_cannot_be_live_is_a_planned_one_and_says_why(moved: Live, tmp_path: Path) -> None:
     """All six members are in the cluster when it turns out, and the API server of the destination has begun."""
     task = tmp_path / "task"
     task.write_text("wait_apiserver_beside_there")
@@ -178,6 +175,24 @@ def test_a_move_that_cannot_be_live_is_a_planned_one_and_says_why(moved: Moved, 
     assert back.after == back.before
 
 
-def test_another_value_of_the_annotation_is_refused(landscape: Landscape, moved: Moved) -> None:
+def test_a_source_that_falls_silent_takes_no_data_along(moved: Live) -> None:
+    """API servers of both seeds serve at that moment. It is taken for lost, but its members of etcd still answer."""
+    away = _move(moved.shoot, "silent", silent_from="forward_apiserver_sni")
+    for each in away.probes:
+        print(f"{each.name}: {len(each.answered)} answered, {each.failed} failed, silence {each.longest_silence:.1f} s")
+    print("\n".join(away.phases))
+    [condition] = away.status["liveMigration"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "FellBack")
+    assert condition["message"] == f"seed {away.source} is lost"
+    assert away.status["seedName"] == away.destination
+    assert not any(each.startswith("etcd-main") for each in away.members), "they are those that joined"
+    for each in away.probes:
+        assert not each.lost
+    assert not away.gone
+    assert away.after == away.before
+    eventually(lambda: not away.shoot.is_in(away.source), "the source is clean", 180)
+
+
+def test_another_value_of_the_annotation_is_refused(landscape: Landscape, moved: Live) -> None:
     argv = landscape.argv("garden", "-n", "garden-local", "annotate", "shoot", moved.shoot.name, "--overwrite")
     assert "Unsupported value" in refused(*argv, f"{_LIVE}=maybe")

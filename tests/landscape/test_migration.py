@@ -13,7 +13,7 @@ import pytest
 from tests.landscape import wire
 from tests.landscape.audit import AuditLogs, assert_one_after_the_other
 from tests.landscape.conftest import Landscape
-from tests.landscape.probe import Probe, await_pods, inventory, running
+from tests.landscape.probe import Moved, Probe, await_pods, inventory, running
 from tests.landscape.shoots import MOVES, Shoot, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
@@ -22,16 +22,7 @@ _MOVE_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A Shoot before and after its control plane went to the other seed."""
-
-    shoot: Shoot
-    source: str
-    destination: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-    gone: frozenset[str]
-    """Objects of the cluster that it had before."""
+class Planned(Moved):
     revision: int
     """Revision of etcd, just before the move."""
     hashes: tuple[str, str]
@@ -44,7 +35,7 @@ class Moved:
 
 
 @pytest.fixture(scope="module")
-def moves(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Moved]]:
+def moves(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Planned]]:
     shoot = Shoot(landscape, "mover", tmp_path_factory.mktemp("kubeconfigs"))
     with shoot.created():
         await_pods(shoot)
@@ -52,7 +43,7 @@ def moves(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield [_move(shoot, number) for number in range(MOVES)]
 
 
-def _move(shoot: Shoot, number: int) -> Moved:
+def _move(shoot: Shoot, number: int) -> Planned:
     source, destination = shoot.seed, shoot.other_seed
     before, held = running(shoot), inventory(shoot)
     probe = Probe(shoot, f"probe{number}")
@@ -66,7 +57,7 @@ def _move(shoot: Shoot, number: int) -> Moved:
         eventually(lambda: min(len(probe.answered), len(late.answered)) > answered + 20, "both are after the move", 60)
         shoot.has_moved()
         hashes = there, wire.content(shoot, shoot.directory, revision)[1]
-    return Moved(
+    return Planned(
         shoot, source, destination, before, running(shoot), held - inventory(shoot),
         revision, hashes, audit, probe, late, _lines(text),
     )  # fmt: skip
@@ -76,7 +67,7 @@ def _lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moves: list[Moved], landscape: Landscape) -> None:
+def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moves: list[Planned], landscape: Landscape) -> None:
     moved = moves[-1]
     status = moved.shoot.get()["status"]
     assert status["seedName"] == moved.destination
@@ -87,19 +78,19 @@ def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moves: list[Mov
     ]
 
 
-def test_no_node_is_replaced_and_no_pod_restarted(moves: list[Moved]) -> None:
+def test_no_node_is_replaced_and_no_pod_restarted(moves: list[Planned]) -> None:
     for moved in moves:
         assert moved.after == moved.before
 
 
-def test_no_acknowledged_write_is_lost(moves: list[Moved]) -> None:
+def test_no_acknowledged_write_is_lost(moves: list[Planned]) -> None:
     for moved in moves:
         assert not moved.probe.lost
         assert not moved.late.lost
         assert not moved.gone
 
 
-def test_etcd_has_the_same_content_after_the_move(moves: list[Moved]) -> None:
+def test_etcd_has_the_same_content_after_the_move(moves: list[Planned]) -> None:
     """Clients continue from the revision that they know."""
     for moved in moves:
         there, here = moved.hashes
@@ -107,12 +98,12 @@ def test_etcd_has_the_same_content_after_the_move(moves: list[Moved]) -> None:
         assert here == there
 
 
-def test_the_seeds_accept_changes_one_after_the_other(moves: list[Moved]) -> None:
+def test_the_seeds_accept_changes_one_after_the_other(moves: list[Planned]) -> None:
     for moved in moves:
         assert_one_after_the_other(moved.audit, moved.source, moved.destination)
 
 
-def test_the_silence_is_short(moves: list[Moved]) -> None:
+def test_the_silence_is_short(moves: list[Planned]) -> None:
     """The longest time without an answer; the machine of the tests is small, and busy."""
     for moved in moves:
         phases = ", ".join(f"{each['phase']} {each['seconds']}" for each in moved.phases)
@@ -121,7 +112,7 @@ def test_the_silence_is_short(moves: list[Moved]) -> None:
             assert probe.longest_silence < 60
 
 
-def test_it_works_where_it_is(moves: list[Moved]) -> None:
+def test_it_works_where_it_is(moves: list[Planned]) -> None:
     moved = moves[-1]
     for condition in ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy"):
         moved.shoot.garden(

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from api import resources
 from api.constants import CONTROL_PLANE_MIGRATION, MIGRATION_BAD_CASE, SHOOT_STATUS
+from api.contracts.operations import MIGRATIONS
 from kube.cache import Cache
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
@@ -209,7 +210,7 @@ async def phases(garden: KubeClient, shoot: dict[str, Any], seed: str) -> AsyncI
     under_way = shoot["spec"].get("seedName") != seed_of(shoot)
     before = {} if under_way else (shoot.get("status") or {}).get("lastOperation")
     async for last, here in _operations(garden, shoot["metadata"]["namespace"], shoot["metadata"]["name"]):
-        if last == before or (last.get("type") not in ("Migrate", "Restore") and here != seed):
+        if last == before or (last.get("type") not in (*MIGRATIONS, "Restore") and here != seed):
             continue  # this operation is older than the move
         phase, text = f"{last.get('type')} {last.get('state')}", last.get("description", "")
         if phase != said:
@@ -217,7 +218,7 @@ async def phases(garden: KubeClient, shoot: dict[str, Any], seed: str) -> AsyncI
             said = phase
         if last.get("state") == "Failed":
             raise MoveFailed(f"{last.get('type')} has failed: {text}")
-        if here == seed and last.get("state") == "Succeeded" and last.get("type") != "Migrate":
+        if here == seed and last.get("state") == "Succeeded" and last.get("type") not in MIGRATIONS:
             return
 
 

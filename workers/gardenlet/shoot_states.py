@@ -13,7 +13,7 @@ from activities.clusters import Clusters
 from activities.seed.namespace import is_foreign
 from activities.seed.shoot_state import ShootStateActivities
 from api import resources
-from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import MIGRATIONS, OperationType, ShootRef, ShootTask
 from kube.cache import Key, key_of
 from kube.client import WatchEvent
 from kube.controller import Controller, Requeue
@@ -76,7 +76,7 @@ def stays(shoot: Mapping[str, Any], seed: str) -> bool:
     last = status.get("lastOperation") or {}
     here = {status.get("seedName"), shoot["spec"].get("seedName")} == {seed}
     unfinished = last.get("type") in ("Create", "Restore") and last.get("state") != "Succeeded"
-    leaving = last.get("type") in ("Migrate", "Delete") or "deletionTimestamp" in shoot["metadata"]
+    leaving = last.get("type") in (*MIGRATIONS, "Delete") or "deletionTimestamp" in shoot["metadata"]
     return bool(here and status.get("technicalID") and last and not unfinished and not leaving)
 
 

@@ -65,6 +65,7 @@ _SUCCESS = {
     OperationType.RECONCILE: "Shoot cluster has been successfully reconciled.",
     OperationType.DELETE: "Shoot cluster has been successfully deleted.",
     OperationType.MIGRATE: "Shoot cluster has been prepared for its new seed.",
+    OperationType.LIVE_MIGRATE: "Shoot cluster has been prepared for its new seed while it served.",
     OperationType.RESTORE: "Shoot cluster has been successfully restored in its new seed.",
 }
 

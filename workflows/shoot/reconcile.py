@@ -167,9 +167,13 @@ def _networks(flow: ShootFlow, case: _Case, base: list[str]) -> None:
 def _etcd_and_apiserver(flow: ShootFlow, case: _Case, base: list[str]) -> None:
     """The control plane: etcd, then the API server."""
     add, wait = flow.add, options.wait
+    parted = []
+    if case.restoring and case.facts.fell_back:
+        # First: the copy of the backups makes the source's members stop, and those here may need them for a quorum.
+        parted = [add(Etcds.part_from_lost_seed, after=["init_secrets", "wait_backup_entry"], **wait(minutes=7))]
     add(
         Migration.copy_etcd_backups,
-        after=["wait_backup_entry", "wait_source_backup_entry"],
+        after=["wait_backup_entry", "wait_source_backup_entry", *parted],
         unless=case.staying or case.no_backup,
     )
     add(
@@ -185,7 +189,7 @@ def _etcd_and_apiserver(flow: ShootFlow, case: _Case, base: list[str]) -> None:
     # Several members take longer: each must trust the new CA of its peers before one presents a new certificate.
     add(
         Etcds.deploy_etcds,
-        after=[*base, "wait_backup_entry", *copied],
+        after=[*base, "wait_backup_entry", *copied, *parted],
         **(options.seed_call(minutes=6) if case.facts.failure_tolerance else {}),
     )
     add(Etcds.wait_etcds, completes="deploy_etcds", unless=case.ready_unneeded, **wait(minutes=5))

@@ -18,6 +18,7 @@ from activities.secrets.manager import SecretsManager
 from activities.seed import etcd as module
 from activities.seed.etcd import EtcdActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
+from etcd.handover import Unsafe
 from kube.client import KubeClient
 from tests.unit.secrets.conftest import Killed, MemoryCluster
 from workers.etcd import manifests
@@ -228,31 +229,40 @@ async def test_members_that_came_from_another_seed_keep_their_names(world):
     assert b"seed2-etcd-main-peer" in base64.b64decode(base64.b64decode(shown["data"]["tls.crt"]).split(b"-----")[2])
 
 
-@pytest.mark.parametrize("lost", [True, False])
-async def test_members_that_lost_the_other_seed_while_they_joined_give_way_to_the_backups(world, monkeypatch, lost):
-    """The source's members have stopped for good, so those here have no quorum. Other members stay in any case."""
+@pytest.mark.parametrize("answers", [True, False])
+async def test_members_part_from_those_of_a_lost_seed(world, monkeypatch, answers):
+    """They stay if their cluster still answers. Otherwise they have no quorum, and an etcd restores the backups."""
     tolerate_failures(world)
+    restore = TASK.model_copy(update={"operation": OperationType.RESTORE, "trigger": "later"})
     await world.activities.deploy_etcds(TASK)
+    await world.activities.part_from_lost_seed(restore)
+    assert "memberNamePrefix" not in world.etcd("main")["spec"]
     world.etcd("main")["metadata"]["uid"] = world.etcd("events")["metadata"]["uid"] = "1"
     world.etcd("main")["spec"]["memberNamePrefix"] = "seed2-"
     existing = component.existing_cluster("main", NAMESPACE, "", 3)
     world.etcd("main")["spec"]["etcd"] |= {"bootstrapWithExistingCluster": existing, "peerUrlTls": {}}
+    asked, hid = [], []
 
-    async def taken_over(*_):
-        return lost
+    async def remove_others(*_):
+        asked.append(1)
+        if answers and len(asked) > 1:
+            return ["etcd-main-0"]
+        raise Unsafe("a member has no vote yet")
 
-    async def hidden(*_):
+    async def hide_members(*_):
         hid.append(1)
 
-    hid: list[int] = []
-    monkeypatch.setattr(module, "is_taken_over", taken_over)
-    monkeypatch.setattr(module, "hide_members", hidden)
-    restore = TASK.model_copy(update={"operation": OperationType.RESTORE, "trigger": "later"})
-    await world.activities.deploy_etcds(restore)
+    monkeypatch.setattr(module, "_PARTING_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.03)
+    monkeypatch.setattr(module, "remove_others", remove_others)
+    monkeypatch.setattr(module, "hide_members", hide_members)
+    for _ in range(2):
+        await world.activities.part_from_lost_seed(restore)
+        await world.activities.deploy_etcds(restore)
     spec = world.etcd("main")["spec"]
-    assert (spec["replicas"], "memberNamePrefix" in spec, len(hid)) == ((1, False, 1) if lost else (3, True, 0))
-    await world.activities.deploy_etcds(restore)
-    assert world.etcd("main")["spec"] == spec
+    assert "bootstrapWithExistingCluster" not in spec["etcd"]
+    assert (spec["replicas"], "memberNamePrefix" in spec, len(hid)) == ((3, True, 1) if answers else (1, False, 1))
+    assert len(asked) > 1, "a cluster that elects does not answer at once"
 
 
 async def test_members_trust_a_new_authority_before_any_shows_a_certificate_by_it(world):

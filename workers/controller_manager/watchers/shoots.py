@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from activities.garden.shoots import seed_fault
 from api import resources
 from api.constants import OPERATION, OPERATION_FORCE_IN_PLACE_UPDATE
-from api.contracts.operations import GARDEN_QUEUE, ShootRef, lifecycle_id
+from api.contracts.operations import GARDEN_QUEUE, MIGRATIONS, ShootRef, lifecycle_id
 from api.decisions.in_place_updates import pending_of
 from kube.cache import Caches, Key, key_of
 from kube.client import WatchEvent
@@ -157,7 +157,7 @@ def _concern(shoot: Mapping[str, Any]) -> object:
     metadata, status = shoot["metadata"], shoot.get("status") or {}
     last = status.get("lastOperation") or {}
     # An operator moves a control plane by writing these into the status.
-    moved = (status.get("seedName"), last.get("state")) if last.get("type") == "Migrate" else None
+    moved = (status.get("seedName"), last.get("state")) if last.get("type") in MIGRATIONS else None
     # Once none is pending, the operation that forces changes of pending pools is over.
     forced = OPERATION_FORCE_IN_PLACE_UPDATE in (metadata.get("annotations") or {}).get(OPERATION, "").split(";")
     return (
