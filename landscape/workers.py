@@ -209,7 +209,6 @@ def _admission(plan: Plan) -> Config:
         },
         "certificates": {"url": _webhooks_url(plan)},
         "clientAuthentication": {"commonNames": ["kube-apiserver"]},
-        "liveMigration": True,
         "health": _health(plan.central_address, 2719),
     }
 

@@ -231,6 +231,9 @@ class MigrationActivities:
             if asked == task.trigger or _success(live):
                 return TaskResult()
             await self.delete_copy_task(task)
+        # Members that joined those of the source have all data: the source takes no final snapshot.
+        etcd = await seed.find(resources.ETCD, _ETCD, namespace)
+        joined = bool(((etcd or {}).get("spec") or {}).get("memberNamePrefix"))
         patience = _TAKEN_OVER_SECONDS if await is_taken_over(self._clusters, task) else _FINAL_SNAPSHOT_SECONDS
         source, target = await asyncio.gather(
             seed.get(resources.BACKUP_ENTRY, source_backup_entry_name(task)),
@@ -248,7 +251,7 @@ class MigrationActivities:
                 "spec": {
                     "sourceStore": _store(source, task, constants.SOURCE_BACKUP_SECRET),
                     "targetStore": _store(target, task, etcd_component.BACKUP_SECRET),
-                    "waitForFinalSnapshot": {"enabled": True, "timeout": f"{patience}s"},
+                    "waitForFinalSnapshot": {"enabled": not joined, "timeout": f"{patience}s"},
                 },
             }
         )

@@ -69,10 +69,10 @@ def _flow(kind: FlowKind, **changes: bool) -> Flow[ShootTask]:
     return FLOWS[kind].build(request, ALL_EXISTS.model_copy(update=survey))
 
 
-def _page(kind: FlowKind) -> str:
-    flow, phases = with_phases(lambda: _flow(kind))
-    variants = {reason: _flow(kind, **changes) for reason, changes in _VARIANTS.get(kind, {}).items()}
-    return _drawn(FLOWS[kind].title, FLOWS[kind].workflow, flow, phases, variants)
+def _page(kind: FlowKind, title: str = "", **always: bool) -> str:
+    flow, phases = with_phases(lambda: _flow(kind, **always))
+    variants = {reason: _flow(kind, **always, **changes) for reason, changes in _VARIANTS.get(kind, {}).items()}
+    return _drawn(title or FLOWS[kind].title, FLOWS[kind].workflow, flow, phases, variants)
 
 
 def _seed_page(name: str) -> str:
@@ -127,7 +127,8 @@ def pages() -> dict[str, str]:
         {f"{kind}.md": _page(kind) for kind in FLOWS},
         {f"{name}.md": _seed_page(name) for name in SEED_FLOWS},
     )
-    return {"decision.md": _decision(), **shoots, **seeds}
+    live = _page(FlowKind.MIGRATE, "Migrate a Shoot's control plane while it serves", live=True)
+    return {"decision.md": _decision(), **shoots, "migrate-live.md": live, **seeds}
 
 
 def main() -> None:

@@ -137,7 +137,6 @@ async def test_the_gateway_has_no_way_to_an_etcd_without_members_in_two_seeds() 
 @pytest.mark.attack(actor="T1", asset="A2", finding=20)
 async def test_a_user_without_the_right_to_move_a_control_plane_does_not_say_how_it_moves(client, garden) -> None:  # noqa: F811
     """Else a project's member could stretch an etcd over distant seeds, so that its writes wait."""
-    garden.live_migration = True
     asked = shoot({LIVE: "true"}).to_wire(), shoot().to_wire()
     assert (await ask(client, "/validate", "UPDATE", *asked))["allowed"]
     garden.denied.add(("update", "shoots/binding"))

@@ -11,7 +11,8 @@ from tests.workflow.graphs import FACTS, asked
 from tests.workflow.world import DESTINATION, SEED, VERSION, World, operation
 from workflows.flow import Flow
 from workflows.shoot import migrate
-from workflows.shoot.flows import ALL_EXISTS
+from workflows.shoot.decision import FlowKind
+from workflows.shoot.flows import ALL_EXISTS, FLOWS
 from workflows.shoot.migrate import migrate_flow
 
 LIVE = FACTS.model_copy(update={"live": True, "failure_tolerance": True})
@@ -47,11 +48,11 @@ async def test_both_api_servers_serve_before_the_first_one_ends(world: World) ->
         "persist_shootstate", "join_etcd", "wait_etcd_joined", "wait_apiserver_beside", "deploy_apiserver_sni",
         "deploy_external_dns", "forward_apiserver_sni", "delete_apiserver_sni",
         "drain_apiserver", "wait_apiserver_deleted", "let_other_seed_lead", "remove_other_etcd_members",
-        "end_etcd_joining", "back_up_handed_over_etcd", "migrate_backup_entry", "delete_source_backup_entry",
+        "end_etcd_joining", "back_up_handed_over_etcd", "copy_etcd_backups", "migrate_backup_entry",
     ]  # fmt: skip
     assert sorted(order, key=world.log.index) == order
     moved = world.log[: world.log.index("Migrate Succeeded")]
-    assert not {"flush_etcd", "snapshot_etcd", "copy_etcd_backups", "wait_etcd_following"}.intersection(moved)
+    assert not {"flush_etcd", "snapshot_etcd", "wait_etcd_following"}.intersection(moved)
 
 
 async def test_tasks_continue_after_a_lost_worker_and_none_runs_twice(world: World) -> None:
@@ -120,7 +121,15 @@ def test_an_attempt_that_remembers_nothing_ends_what_is_left(world: World, surve
     flow = graph(world, ALL_EXISTS.model_copy(update=survey))
     run = {name for name in flow.names if not flow.skipped(name)}
     assert ("remove_other_etcd_members_there" in run) == ("backups" not in survey)
-    assert {"delete_apiserver", "delete_source_backup_entry_there", "delete_namespace"} <= run
+    assert {"delete_apiserver", "delete_namespace"} <= run
+
+
+def test_members_part_from_a_lost_seed_before_the_copy_of_its_backups_stops_the_others(world: World) -> None:
+    request = asked(OperationType.RESTORE, world.shoot)
+    flow = FLOWS[FlowKind.RESTORE].build(request.model_copy(update={"facts": FELL_BACK}), ALL_EXISTS)
+    for later in ("copy_etcd_backups", "deploy_etcds"):
+        assert "part_from_lost_seed" in flow.after(later)
+    assert "part_from_lost_seed" not in FLOWS[FlowKind.RESTORE].build(request, ALL_EXISTS).names
 
 
 def test_a_planned_move_has_no_task_of_a_live_one(world: World) -> None:

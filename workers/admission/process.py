@@ -113,8 +113,8 @@ class AdmissionConfig(ApiModel):
     reviews_at_once: int = Field(default=32, ge=1)
     """Maximum number of concurrent calls at each of the two ports. Further calls wait for 1 s and then get status
     429."""
-    live_migration: bool = False
-    """Whether Shoots may ask to be moved live. docs/operations/live-migration.md says why that is off by default."""
+    live_migration: bool = True
+    """Whether Shoots may ask to be moved live. That needs a network in which gateways of seeds reach each other."""
     health: HealthConfig = HealthConfig()
 
     @model_validator(mode="after")
@@ -254,7 +254,7 @@ class CachedGarden:
     """Reads the garden from caches. An object that a cache does not hold may be newer than the cache, so it is read
     from the API server."""
 
-    def __init__(self, client: KubeClient, caches: Caches, *, live_migration: bool = False) -> None:
+    def __init__(self, client: KubeClient, caches: Caches, *, live_migration: bool = True) -> None:
         self.live_migration = live_migration
         self._client = client
         self._caches = caches

@@ -446,7 +446,7 @@ def _hand_over_etcd(flow: ShootFlow, case: _Case) -> str:
     add_there(Etcds.wait_etcds, minutes=5, completes="end_etcd_joining_there", unless=unless)
     add_there(BetweenSeeds.back_up_handed_over_etcd, minutes=10, after=["wait_etcds_there"], unless=unless)
     add_there(BetweenSeeds.hide_etcd_members, after=["back_up_handed_over_etcd_there"], unless=unless)
-    return "hide_etcd_members_there"
+    return _copy_older_backups(flow, case, "hide_etcd_members_there")
 
 
 def _forward(flow: ShootFlow, case: _Case, after: list[str]) -> None:
@@ -536,7 +536,12 @@ def _copy_backups(flow: ShootFlow, case: _Case) -> str:
         after=["wait_apiserver_reading_there", "wait_etcds_there"],
         unless=case.preparation_unneeded,
     )
-    add_there(Migration.copy_etcd_backups, after=["wait_etcds_there"], unless=case.handed_over)
+    return _copy_older_backups(flow, case, "wait_etcds_there")
+
+
+def _copy_older_backups(flow: ShootFlow, case: _Case, after: str) -> str:
+    add_there = partial(_add_there, flow, case)
+    add_there(Migration.copy_etcd_backups, after=[after], unless=case.handed_over)
     add_there(
         Migration.wait_etcd_backups_copied,
         minutes=11,
@@ -555,16 +560,6 @@ def _delete_rest(flow: ShootFlow, case: _Case, released: list[str]) -> None:
         unless=case.no_namespace,
         **wait(minutes=10),
     )
-    if case.facts.live:
-        # Nothing is copied: the destination has backed up all data, in its own bucket.
-        add_there = partial(_add_there, flow, case)
-        add_there(Extensions.delete_source_backup_entry, after=["migrate_backup_entry"], unless=None)
-        add_there(
-            Extensions.wait_source_backup_entry_deleted,
-            minutes=10,
-            completes="delete_source_backup_entry_there",
-            unless=None,
-        )
     add(Etcds.delete_etcds, after=["migrate_backup_entry"], unless=case.no_namespace)
     add(Etcds.wait_etcds_deleted, after=["delete_etcds"], unless=case.no_namespace, **wait(minutes=5))
     add(Namespace.delete_namespace, after=["wait_etcds_deleted"])

@@ -32,7 +32,7 @@ class FakeGarden:
     def __init__(self) -> None:
         self.objects = [PROFILE, PROJECT, REGISTRATION, SEED, BINDING, SECRET]
         self.denied: set[tuple[str, str]] = set()
-        self.live_migration = False
+        self.live_migration = True
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:

@@ -545,6 +545,11 @@ async def test_a_live_move_is_recorded_and_stays_one_whatever_annotations_say_la
     started = await world.start(OperationType.MIGRATE)
     assert (started.facts.live, started.facts.fell_back) == (True, False)
     live = await world.shoot()
+    assert (started.task.operation, live["status"]["lastOperation"]["type"]) == ("LiveMigrate", "LiveMigrate")
+    view = await world.activities.look_at_shoot(REF)
+    assert view is not None
+    assert view.last_operation is not None
+    assert view.last_operation.type is OperationType.MIGRATE
     [told] = live["status"]["liveMigration"]["conditions"]
     assert (told["type"], told["status"], told["reason"]) == ("LiveMigration", "Unknown", "Moving")
     live["metadata"]["annotations"] = {}
@@ -553,8 +558,10 @@ async def test_a_live_move_is_recorded_and_stays_one_whatever_annotations_say_la
 
     request = FinishOperation(task=started.task, attempt=1, state="Succeeded", description="text", live=True)
     await ActivityEnvironment().run(world.activities.finish_operation, request)
-    [told] = (await world.shoot())["status"]["liveMigration"]["conditions"]
-    assert (told["status"], told["reason"]) == ("True", "Moved")
+    status = (await world.shoot())["status"]
+    [told] = status["liveMigration"]["conditions"]
+    assert (told["status"], told["reason"], status["seedName"]) == ("True", "Moved", "seed-2")
+    assert not (await world.start(OperationType.RESTORE)).facts.fell_back
 
 
 async def test_a_live_move_that_falls_back_says_why_until_the_next_move() -> None:
@@ -575,6 +582,18 @@ async def test_a_live_move_that_falls_back_says_why_until_the_next_move() -> Non
     await world.change(metadata=live["metadata"], status={**live["status"], "lastOperation": _RECONCILED})
     assert not (await world.start(OperationType.MIGRATE)).facts.fell_back
     assert not (await world.shoot())["status"].get("liveMigration")
+
+
+async def test_a_restoration_knows_that_its_source_was_lost_in_a_live_move() -> None:
+    world = is_to_move(**{"live-migrate": "true"})
+    await _leave(world, seedName="seed-1", lastOperation=_RECONCILED)
+    await world.start(OperationType.MIGRATE)
+    await ActivityEnvironment().run(world.activities.abandon_source, REF)
+    [told] = (await world.shoot())["status"]["liveMigration"]["conditions"]
+    assert (told["status"], told["reason"], told["message"]) == ("False", "FellBack", "seed seed-1 is lost")
+    for _ in range(2):
+        again = await world.start(OperationType.RESTORE)
+        assert (again.task.operation, again.facts.live, again.facts.fell_back) == (OperationType.RESTORE, False, True)
 
 
 async def test_only_an_awake_control_plane_with_several_members_moves_live() -> None:

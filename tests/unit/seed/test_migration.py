@@ -359,6 +359,19 @@ async def test_the_copy_is_ordered_once_for_each_attempt_until_it_is_done(
     assert seed.find(COPIES, "demo", NAMESPACE) == done
 
 
+@pytest.mark.parametrize(("prefix", "waits"), [("", True), ("s2-", False)])
+async def test_the_copy_waits_for_no_final_snapshot_if_the_members_joined_those_of_the_source(
+    activities: MigrationActivities, seed: ApiServer, prefix: str, waits: bool
+) -> None:
+    await activities.deploy_source_backup_entry(TASK)
+    spec = {"type": "local", "bucketName": "uid-of-seed-2"}
+    seed.put(f"{EXTENSIONS}/backupentries", {"metadata": {"name": ENTRY}, "spec": spec})
+    seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {"memberNamePrefix": prefix}}, NAMESPACE)
+    await activities.copy_etcd_backups(TASK)
+    copy = seed.find(COPIES, "demo", NAMESPACE) or {}
+    assert copy["spec"]["waitForFinalSnapshot"]["enabled"] == waits
+
+
 async def test_the_sidecars_flush_the_source_and_report_the_destination(
     activities: MigrationActivities, seed: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
