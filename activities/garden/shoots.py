@@ -194,7 +194,7 @@ class ShootActivities:
                 "type": str(OperationType.MIGRATE),
                 "state": "Aborted",
                 "progress": 0,
-                "description": f"Seed {source} is lost; {destination} takes over from its backups.",
+                "description": f"Seed {source} is lost; {destination} takes over.",
                 "lastUpdateTime": timestamp(),
             }
             change = {"lastOperation": last, "lastErrors": None, "seedName": destination}

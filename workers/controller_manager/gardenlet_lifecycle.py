@@ -145,7 +145,7 @@ class _LifecycleReconciler:
         annotations = {constants.CONTROL_PLANE_MIGRATION: constants.MIGRATION_BAD_CASE}
         await self._patch(resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
         since = f"The gardenlet of Seed {seed} is silent for {silent.seconds // 60} min"
-        text = f"{since}: {destination} takes over from its backups"
+        text = f"{since}: {destination} takes over"
         log.warning("Shoot %s/%s: %s", metadata["namespace"], metadata["name"], text)
         await emit(self._client, shoot, _NAME, "SourceSeedLost", text, "Warning")
 

@@ -125,7 +125,7 @@ async def test_a_move_that_waits_for_a_silent_source_continues_without_it(world:
     await world.look(10)
     assert world.abandoned
     events = await world.garden.events(2)
-    text = f"The gardenlet of Seed {NAME} is silent for 10 min: seed-2 takes over from its backups"
+    text = f"The gardenlet of Seed {NAME} is silent for 10 min: seed-2 takes over"
     assert ("SourceSeedLost", text) in events
 
 
