@@ -35,6 +35,9 @@ _ICMPV6 = {"payload": {"protocol": "icmpv6", "field": "type"}}
 _PROTOCOL = {"meta": {"key": "l4proto"}}
 _PORT = {"payload": {"protocol": "th", "field": "dport"}}
 _DROP: list[Expression] = [{"counter": None}, {"drop": None}]
+_PRIORITY = 10
+"""After the chains of kube-proxy (0). These refuse connections to Services without endpoints at once. If they were
+dropped here first, a client would wait: an API server does so for 10 s at each webhook that does not run."""
 _V6 = 6
 _LOCAL, _ITSELF = "local", "itself"
 _NEIGHBOURS = ("nd-neighbor-solicit", "nd-neighbor-advert")
@@ -265,7 +268,7 @@ def _conditions(table: _Table, match: Match, direction: Direction) -> list[Expre
 
 
 def _base_chain(table: _Table, hook: str, rules: Iterable[list[Expression]]) -> list[Command]:
-    chain = {**table.place, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}
+    chain = {**table.place, "name": hook, "type": "filter", "hook": hook, "prio": _PRIORITY, "policy": "accept"}
     return [{"add": {"chain": chain}}, *(_add_rule(table, hook, each) for each in rules)]
 
 

@@ -29,6 +29,7 @@ pytestmark = [
 
 NETWORK, NETWORK_V6 = "100.96.0.0/24", "fd00:96::/64"
 GATEWAY, OUTSIDE, SERVICE = "100.96.0.1", "203.0.113.9", "100.64.0.5"
+EMPTY_SERVICE = "203.0.113.77"
 A, B, C, UNKNOWN = "100.96.0.10", "100.96.0.11", "100.96.0.12", "100.96.0.13"
 TCP, UDP = (8080, 8081, 9090), (5353,)
 SECONDS = 0.5
@@ -281,6 +282,32 @@ async def test_a_pod_closed_for_egress_opens_no_connection(node):
 
     assert node.reached(B, *targets) == set()
     assert node.reached(A, f"tcp/{B}/8080") == {f"tcp/{B}/8080"}, "it answers"
+
+
+async def test_a_connection_to_a_service_without_endpoints_is_refused_at_once(node):
+    """By kube-proxy, whose chain may be older than the agent's, and whatever the policies say."""
+    with refusing(node, EMPTY_SERVICE):
+        node.written = None
+        await node.enforce(policy(selector={"matchLabels": CLIENT}, types=["Egress"]))
+        assert "ConnectionRefusedError" in await asyncio.to_thread(failure, node, B, EMPTY_SERVICE)
+
+
+@contextmanager
+def refusing(node: Node, address: str) -> Iterator[None]:
+    """kube-proxy's rule for a Service without endpoints."""
+    chain = "add chain ip s f { type filter hook forward priority filter; }"
+    subprocess.run(node.inside(GATEWAY, "nft", f"{chain}; add rule ip s f ip daddr {address} reject"), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(node.inside(GATEWAY, "nft", "flush chain ip s f; delete chain ip s f"), check=True)
+
+
+def failure(node: Node, source: str, address: str) -> str:
+    """What a client says that cannot connect."""
+    script = f"import socket; socket.create_connection(('{address}', 80), 5)"
+    argv = node.inside(source, sys.executable, "-IS", "-c", script)
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stderr
 
 
 CLIENT = {"app": "client"}
