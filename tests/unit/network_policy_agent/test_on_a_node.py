@@ -304,7 +304,7 @@ def refusing(node: Node, address: str) -> Iterator[None]:
 
 
 def failure(node: Node, source: str, address: str) -> str:
-    """What a client says that cannot connect."""
+    """The error of a client that cannot connect."""
     script = f"import socket; socket.create_connection(('{address}', 80), 5)"
     argv = node.inside(source, sys.executable, "-IS", "-c", script)
     return subprocess.run(argv, capture_output=True, text=True, check=False).stderr
