@@ -21,8 +21,10 @@ def command(port: int, *flags: str) -> list[str]:
     speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
     speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
     speed.append("--dynamic-config-value=matching.enableFairness=true")
+    # Each partition of a queue is fair for itself, and a worker takes from any of them.
+    partitions = [f"--dynamic-config-value=matching.numTaskqueue{each}Partitions=1" for each in ("Read", "Write")]
     own = [str(TEMPORAL), "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
-    return [*own, *attributes, *speed, *flags]
+    return [*own, *attributes, *speed, *partitions, *flags]
 
 
 @contextlib.contextmanager
