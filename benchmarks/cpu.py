@@ -1,4 +1,4 @@
-"""CPU seconds of the programs on this machine, from one moment to another. Source: proc(5)."""
+"""CPU seconds of the programs on this machine, from one moment to another, and their memory. Source: proc(5)."""
 
 import os
 from collections import defaultdict
@@ -46,6 +46,12 @@ def used(pid: int) -> float:
     """CPU seconds that a process has used. Raises FileNotFoundError or ProcessLookupError if it has ended."""
     fields = (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident(pid: int) -> float:
+    """Resident memory of a process in MiB."""
+    [line] = [each for each in (_PROC / str(pid) / "status").read_text().splitlines() if each.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
 
 
 def _program(directory: Path) -> str:

@@ -25,7 +25,7 @@ import click
 from api.crds import crds
 from api.resources import MANAGED_RESOURCE
 from benchmarks.api_server import ApiServer, answered, free_port, process
-from benchmarks.cpu import used
+from benchmarks.cpu import resident, used
 from benchmarks.report import Figure, emit, figure, output_option, report_of
 from kube.client import Object
 from kube.errors import ApiError
@@ -138,12 +138,6 @@ async def _until(ask: Any, but: Any = False) -> Any:
             await asyncio.sleep(0.02)
 
 
-def _memory(pid: int) -> float:
-    """Resident memory in MiB."""
-    [line] = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024
-
-
 async def _kubectl(cluster: Cluster, count: int, namespace: str) -> float:
     """Seconds in which ``kubectl apply`` creates the objects."""
     kubectl = shutil.which("kubectl")
@@ -192,7 +186,7 @@ async def _round(cluster: Cluster, number: int, count: int, idle: float) -> Figu
         await asyncio.sleep(idle * _BEYOND)
         millicores = (used(manager.pid) - cpu) / (time.perf_counter() - since) * 1000
         written = await cluster.writes() - writes
-        memory = _memory(manager.pid)
+        memory = resident(manager.pid)
     return Figures(applied, kubectl, memory, millicores, written)
 
 

@@ -13,10 +13,8 @@ all of its operations run. Then Shoots without a seed get one from the scheduler
 
 import asyncio
 import math
-import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from activities.secrets.keyring import write_key_file, write_private
 from api import resources
 from api.constants import OPERATION, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
 from benchmarks.api_server import ApiServer, answered, free_port, process
-from benchmarks.cpu import used
+from benchmarks.cpu import Moment, resident
 from benchmarks.report import Figure, emit, figure, other_output_on_stderr, output_option, report_of
 from benchmarks.signal import EXAMPLE, delivered, quantile, signal_buckets
 from kube.client import KubeClient, Object
@@ -63,6 +61,9 @@ _EVENTS = 200
 _SETTLE_SECONDS = 90.0
 """Time until tasks that fail are retried as seldom as they ever are, see ``workflows.options.RETRY``."""
 _UNPLACED = 50
+_COMPLETED = 'ExecutionStatus = "Completed"'
+_PROGRAMS = ("temporal", "gardener worker controller-manager", "kube-apiserver", "etcd")
+"""Programs of a garden, as ``benchmarks.cpu`` calls them."""
 _AT_ONCE = 20
 """Concurrent requests of this benchmark to the API server."""
 _LIMIT_SECONDS = 3600.0
@@ -92,7 +93,7 @@ class Fleet:
     async def placed(self) -> None:
         """Wait until each has a seed. Raises TimeoutError."""
         async with asyncio.timeout(_LIMIT_SECONDS):
-            while not all("seedName" in each["spec"] for each in await self._listed()):  # noqa: ASYNC110 -- no event
+            while any("seedName" not in each["spec"] for each in await self._listed()):  # noqa: ASYNC110 -- no event
                 await asyncio.sleep(0.1)
 
     async def _listed(self) -> list[Object]:
@@ -125,14 +126,8 @@ class Garden:
 
     async def ended(self, fleet: Fleet, operation: str, since: datetime) -> list[float]:
         """Seconds of each operation of a fleet, once all have succeeded. Raises TimeoutError."""
-        query = (
-            f'{visibility.PROJECT.name} = "{visibility.project_of(fleet.namespace)}"'
-            f' AND {visibility.OPERATION.name} = "{operation}" AND StartTime > "{since.isoformat()}"'
-            ' AND ExecutionStatus = "Completed"'
-        )
-        async with asyncio.timeout(_LIMIT_SECONDS):
-            while (await self.temporal.count_workflows(query)).count < len(fleet.names):  # noqa: ASYNC110 -- no event
-                await asyncio.sleep(0.5)
+        query = f'{_operations(fleet, operation)} AND StartTime > "{since.isoformat()}" AND {_COMPLETED}'
+        await self._counted(query, fleet)
         return [
             (each.close_time - each.start_time).total_seconds()
             async for each in self.temporal.list_workflows(query)
@@ -140,24 +135,24 @@ class Garden:
         ]
 
     async def begun(self, fleet: Fleet, operation: str) -> None:
-        """Wait until that many operations of a Project have begun. Raises TimeoutError."""
-        query = f'{visibility.PROJECT.name} = "{visibility.project_of(fleet.namespace)}"'
-        query += f' AND {visibility.OPERATION.name} = "{operation}"'
+        """Wait until each Shoot of a fleet has begun one. Raises TimeoutError."""
+        await self._counted(_operations(fleet, operation), fleet)
+
+    async def _counted(self, query: str, fleet: Fleet) -> None:
         async with asyncio.timeout(_LIMIT_SECONDS):
             while (await self.temporal.count_workflows(query)).count < len(fleet.names):  # noqa: ASYNC110 -- no event
                 await asyncio.sleep(0.5)
 
     async def history(self, fleet: Fleet) -> tuple[int, int]:
         """Events and bytes of the last reconciliation of a fleet."""
-        query = f'{visibility.PROJECT.name} = "{visibility.project_of(fleet.namespace)}"'
-        query += f' AND {visibility.OPERATION.name} = "Reconcile" AND ExecutionStatus = "Completed"'
+        query = f"{_operations(fleet, 'Reconcile')} AND {_COMPLETED}"
         last = await anext(aiter(self.temporal.list_workflows(query, limit=1)))
         info = (await self.temporal.get_workflow_handle(last.id).describe()).raw_info
         return info.history_length, info.history_size_bytes
 
     def memory(self, *programs: str) -> float:
         """Resident memory in MiB."""
-        return sum(_resident(self.pids[each]) for each in programs) / 1024
+        return sum(resident(self.pids[each]) for each in programs)
 
 
 @dataclass(frozen=True)
@@ -187,9 +182,10 @@ async def measure(garden: Garden, shoots: int, seeds: int, poisoned: int) -> Mea
     fleet = Fleet(garden.api, FLEET, tuple(f"s{number:04}" for number in range(shoots)))
     created = await _timed(garden, fleet, "Create", lambda: fleet.create(seeds))
     _tell(f"{shoots} Shoots created in {created:.0f} s")
-    before = _cpu()
+    before = Moment.now()
     reconciled = await _timed(garden, fleet, "Reconcile", fleet.reconcile)
-    cpu = {program: seconds - before.get(program, 0) for program, seconds in _cpu().items()}
+    used = Moment.now().since(before)
+    cpu = {each: used[each] for each in _PROGRAMS}
     events, history = await garden.history(fleet)
     _tell(f"{shoots} Shoots reconciled in {reconciled:.0f} s")
     memory = {each: garden.memory(each) for each in garden.pids}
@@ -247,7 +243,7 @@ async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
     connection = {"gardenClientConnection": config["gardenClientConnection"], "health": {"port": free_port()}}
     (directory / "scheduler.yaml").write_text(yaml.safe_dump(connection))
     commands: dict[str, tuple[str | Path, ...]] = {
-        "Temporal": (*temporal_dev_server.command(port, f"--db-filename={directory}/temporal.db", *SQLITE),),
+        "Temporal": tuple(temporal_dev_server.command(port, f"--db-filename={directory}/temporal.db", *SQLITE)),
         "controller-manager": (
             *(Path(sys.executable).parent / "gardener", "worker", "controller-manager"),
             *("--config", directory / "config.yaml"),
@@ -301,24 +297,15 @@ def _shoot(namespace: str, name: str, seed: int | None) -> Object:
     return manifest
 
 
-def _cpu() -> dict[str, float]:
-    """CPU seconds of our children by program. Source: proc(5)."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for each in children:
-        seconds[Path(f"/proc/{each}/comm").read_text().strip()] += used(int(each))
-    return dict(seconds)
+def _operations(fleet: Fleet, operation: str) -> str:
+    """Query for the operations of a fleet."""
+    project = visibility.project_of(fleet.namespace)
+    return f'{visibility.PROJECT.name} = "{project}" AND {visibility.OPERATION.name} = "{operation}"'
 
 
 def _size(path: Path) -> float:
     """MiB of a file, or of the files of a directory."""
     return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file()) / 2**20
-
-
-def _resident(pid: int) -> float:
-    """KiB. Source: proc(5)."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 def _tell(line: str) -> None:

@@ -220,7 +220,7 @@ async def _follow(
         except RPCError:
             continue
         finally:
-            pause = max(least, min(_REST * (time.monotonic() - begun), _LONGEST_LOOK_SECONDS))
+            pause = _pause_after(time.monotonic() - begun, least)
         if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
             return
         now = datetime.now(UTC)
@@ -233,6 +233,11 @@ async def _follow(
             continue
         if written:
             said, said_at = status, now
+
+
+def _pause_after(poll: float, least: float) -> float:
+    """Seconds between two polls, of which the first has taken ``poll`` seconds."""
+    return max(least, min(_REST * poll, _LONGEST_LOOK_SECONDS))
 
 
 async def _status_of(

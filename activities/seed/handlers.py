@@ -18,14 +18,12 @@ from activities.errors import permanent
 from activities.seed.gateway import deploy_gateway
 from api import resources
 from api.constants import EXPOSURE_CLASS_HANDLER, GARDEN_NAMESPACE, ROLE, ROLE_EXPOSURE_CLASS_HANDLER
-from api.contracts.operations import MIGRATIONS, OperationType, ShootTask
+from api.contracts.operations import LEAVING, ShootTask
 from api.errors import ErrorCode
 from api.model import ApiModel
 from kube.client import KubeClient, Object
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_LEAVING = (OperationType.DELETE, *MIGRATIONS)
-"""Operations that take a control plane out of a seed. They must end although the seed has lost the handler."""
 
 
 class LoadBalancerService(ApiModel):
@@ -109,7 +107,7 @@ class Handlers:
         handler = await self._handler(name)
         if handler in self._configured:
             return self._configured[handler].place
-        if task.operation in _LEAVING:
+        if task.operation in LEAVING:  # it must end although the seed has lost the handler
             return await self._remains(handler) if handler else None
         if handler is None:
             raise permanent(

@@ -23,7 +23,7 @@ from activities.seed import rollout
 from activities.seed.facts import Networks
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
-from api.contracts.operations import MIGRATIONS, OperationType, ShootTask, TaskResult
+from api.contracts.operations import LEAVING, ShootTask, TaskResult
 from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import NotFound
@@ -44,7 +44,7 @@ _MANAGED_SLICES = "endpointslice.kubernetes.io/managed-by=endpointslice-controll
 
 def wanted_asleep(view: ClusterView, task: ShootTask) -> bool:
     """Whether the Shoot is to be hibernated. A deletion and a migration wake the Shoot up."""
-    return view.hibernated and task.operation not in (OperationType.DELETE, *MIGRATIONS)
+    return view.hibernated and task.operation not in LEAVING
 
 
 async def is_asleep(seed: KubeClient, view: ClusterView, task: ShootTask) -> bool:

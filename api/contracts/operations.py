@@ -32,6 +32,8 @@ class OperationType(StrEnum):
 
 
 MIGRATIONS = (OperationType.MIGRATE, OperationType.LIVE_MIGRATE)
+LEAVING = (OperationType.DELETE, *MIGRATIONS)
+"""Operations that take a control plane out of a seed."""
 
 
 class ShootRef(ApiModel):

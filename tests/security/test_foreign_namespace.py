@@ -16,7 +16,7 @@ from activities.seed.survey import SurveyActivities
 from api import resources
 from api.constants import SHOOT_UID
 from api.contracts.flows import FlowInput, ShootFacts, Survey
-from api.contracts.operations import MIGRATIONS, ForwardTask, OperationType, ShootRef, ShootTask
+from api.contracts.operations import LEAVING, ForwardTask, OperationType, ShootRef, ShootTask
 from api.contracts.rotation import Kind, SurveyRequest
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -30,7 +30,6 @@ from workflows.shoot.migrate import migrate_flow
 NAMESPACES = "/api/v1/namespaces"
 VICTIM = ShootRef(namespace="garden-y", name="demo", uid="victim")
 ATTACKER = ShootRef(namespace="garden-x", name="demo", uid="attacker")
-FINAL = (OperationType.DELETE, *MIGRATIONS)
 
 
 def task(shoot: ShootRef = ATTACKER, technical_id: str = "shoot--y--demo", **fields: Any) -> ShootTask:
@@ -142,7 +141,7 @@ async def test_a_new_shoot_waits_until_an_earlier_one_of_its_name_is_gone(
     with pytest.raises(ApplicationError) as no:
         await gardenlet.does(task(operation=operation))
 
-    assert no.value.non_retryable == (operation in FINAL)
+    assert no.value.non_retryable == (operation in LEAVING)
 
 
 @pytest.mark.parametrize("name", sorted(UNGUARDED))

@@ -6,7 +6,7 @@ import pytest
 from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
 
-from activities.garden.flows import _lost_its_worker, _stands_still
+from activities.garden.flows import _lost_its_worker, _pause_after, _stands_still
 from api.contracts.flows import FlowProgress
 
 
@@ -40,3 +40,8 @@ def progress_of(*moments: tuple[str, str | None]) -> FlowProgress:
 def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgress, still: bool) -> None:
     """A machine that never joins would hold the deletion of its cluster for ten minutes."""
     assert _stands_still(progress, datetime(2026, 11, 21, 10, 1, tzinfo=UTC)) is still
+
+
+@pytest.mark.parametrize(("poll", "pause"), [(0.01, 2.0), (0.5, 10.0), (60.0, 30.0)])
+def test_a_busy_temporal_is_polled_more_seldom(poll: float, pause: float) -> None:
+    assert _pause_after(poll, 2.0) == pause

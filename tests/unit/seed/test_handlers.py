@@ -15,7 +15,7 @@ from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.handlers import ExposureClassHandler, Handlers
 from activities.seed.teardown import SeedTeardownActivities
-from api.contracts.operations import ForwardTask, OperationType, SeedTask, ShootRef, ShootTask
+from api.contracts.operations import LEAVING, ForwardTask, OperationType, SeedTask, ShootRef, ShootTask
 from api.resources import CLUSTER
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
@@ -297,11 +297,10 @@ async def test_a_seed_without_the_handler_is_named(world: World) -> None:
 
 async def test_a_control_plane_leaves_a_seed_that_has_lost_the_handler(world: World) -> None:
     """The remains of the handler's gateway serve it until the end; without remains, nothing exposes it."""
-    leaving = (OperationType.DELETE, OperationType.MIGRATE)
-    assert [await world.place(operation=each) for each in leaving] == [None, None]
+    assert [await world.place(operation=each) for each in LEAVING] == [None] * 3
 
     await world.deploy(handler())
-    assert [await world.place(operation=each) for each in leaving] == [Place(INTERNAL, "internal")] * 2
+    assert [await world.place(operation=each) for each in LEAVING] == [Place(INTERNAL, "internal")] * 3
 
 
 async def test_tasks_of_a_deletion_without_a_gateway_expose_nothing(world: World) -> None:
