@@ -18,10 +18,10 @@ _CONFIG, _KUBECONFIG, _CA, _CLIENT = (
 _PORT = 10290
 
 
-def pod(secrets: Content, exposure: str) -> StaticPod:
+def pod(secrets: Content, exposure: str, record: str = "") -> StaticPod:
     """``secrets``: the kubeconfig of this name, and etcd's authority and client certificate.
 
-    ``exposure``: name of the exposure; empty if there is none.
+    ``exposure``, ``record``: names of the exposure and of the DNSRecord; empty if there is none.
     """
     config: Mapping[str, Any] = {
         "clientConnection": {"kubeconfig": f"{_KUBECONFIG}/kubeconfig"},
@@ -32,6 +32,7 @@ def pod(secrets: Content, exposure: str) -> StaticPod:
             "key": f"{_CLIENT}/tls.key",
         },
         "exposure": exposure,
+        "dnsRecord": record,
         "leaderElection": {"leaderElect": True, "resourceNamespace": SELF_HOSTED_NAMESPACE},
         "health": {"port": _PORT},
     }
@@ -61,8 +62,8 @@ def pod(secrets: Content, exposure: str) -> StaticPod:
     return static_pod(NAME, {"app": NAME, "gardener.cloud/role": "controlplane"}, spec, data)
 
 
-def rights(credentials: str) -> list[Manifest]:
-    """Rights of the controller's user. ``credentials``: name of the Secret with which exposures are made."""
+def rights(*credentials: str) -> list[Manifest]:
+    """Rights of the controller's user. ``credentials``: names of the Secrets by which the API servers are exposed."""
     cluster = [
         base.rule("core", "nodes", "get list watch patch update"),
         base.rule("certificates.k8s.io", "certificatesigningrequests", "get list watch"),
@@ -75,12 +76,15 @@ def rights(credentials: str) -> list[Manifest]:
         ),
         base.rule(EXTENSIONS, "clusters", "get list watch"),
         base.rule(
-            EXTENSIONS, "selfhostedshootexposures selfhostedshootexposures/status", "get list watch update patch"
+            EXTENSIONS,
+            "selfhostedshootexposures selfhostedshootexposures/status dnsrecords dnsrecords/status",
+            "get list watch update patch",
         ),
         base.rule("coordination.k8s.io", "leases", "get list watch"),
     ]
     own = [
-        base.rule("core", "secrets", "get", [credentials]),
+        base.rule("core", "secrets", "get", list(credentials)),
+        base.rule("core", "pods", "get list watch"),
         base.rule("coordination.k8s.io", "leases", "create"),
         base.rule("coordination.k8s.io", "leases", "update patch delete", [NAME]),
     ]

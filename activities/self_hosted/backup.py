@@ -8,6 +8,7 @@ the store nor a reader of the bucket can use the backups.
 import asyncio
 import base64
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ _OBJECT = "control-plane"
 """Name of the copy, in the directory of the Shoot."""
 _PROVIDER = "local"
 _ANSWER_SECONDS = 5.0
+_NO_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 
 def place(task: InitTask) -> dict[str, str]:
@@ -94,7 +96,10 @@ class ControlPlaneBackup:
             raise _refused(f"bucket {self._bucket} has the backups of another control plane than that of this machine")
 
     async def store(self, address: str = "") -> None:
-        """Write the copy. A second run writes it only if it differs. ``address``: that of the exposure, if known."""
+        """Write the copy. A second run writes it only if it differs.
+
+        ``address``: that of the exposure, or the name that has a DNS record, if known.
+        """
         copy = await self._copy() or {}
         made = {
             "secrets": {
@@ -148,18 +153,35 @@ class ControlPlaneBackup:
         return ShootRef(namespace=metadata.namespace, name=metadata.name, uid="")
 
     async def _must_be_gone(self, address: str, ca: bytes) -> None:
-        """Raises ApplicationError if an API server of this control plane answers at the address of its exposure."""
+        """Raises ApplicationError if an API server of this control plane answers where it is exposed."""
         tls = ssl.create_default_context(cadata=ca.decode())
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(address, None, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            if error.errno in _NO_NAME:
+                return
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
+                f"whether the control plane of {self._shoot()} still runs cannot be seen: {address} is not resolved,"
+                f" {error.strerror}",
+            ) from None
+        addresses = [str(each[4][0]) for each in found]
+        # Each by itself: one of a machine that is gone answers nothing, or another server has it now.
+        answers = await asyncio.gather(*(self._answers(each, tls) for each in addresses))
+        if any(answers):
+            raise _refused(
+                f"the control plane of {self._shoot()} still runs, its API server answers at {address}: two of them"
+                " would write different data into one bucket"
+            )
+
+    async def _answers(self, address: str, tls: ssl.SSLContext) -> bool:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 _, writer = await asyncio.open_connection(address, 443, ssl=tls, server_hostname=self._task.shoot.host)
         except (OSError, TimeoutError):
-            return
+            return False
         writer.close()
-        raise _refused(
-            f"the control plane of {self._shoot()} still runs, its API server answers at {address}: two of them would"
-            " write different data into one bucket"
-        )
+        return True
 
 
 def _decoded(data: Mapping[str, str]) -> dict[str, bytes]:

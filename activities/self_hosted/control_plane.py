@@ -34,6 +34,8 @@ from activities.secrets.configs import (
 )
 from api.constants import SELF_HOSTED_NAMESPACE, WORKER_KUBERNETES_VERSION, WORKER_POOL, WORKER_SYSTEM_COMPONENTS
 from api.contracts.self_hosted import InitTask, JoinTask, Machine, SelfHostedManifest
+from api.decisions.conditions import find_condition
+from api.names import dns_record_name
 
 LOCAL_SERVER = f"https://127.0.0.1:{apiserver.PORT}"
 """URL at which the machine reaches its own API server."""
@@ -47,6 +49,9 @@ KUBELET_UNIT = "kubelet.service"
 KUBELET_KUBECONFIG = f"{_KUBELET_DIRECTORY}/kubeconfig-real"
 CREDENTIALS_SECRET = "cloudprovider"
 """Secret of the cluster with which its exposure is made."""
+DNS_SECRET = "dnsrecord-external"
+"""Secret of the cluster with which the record of its name is written."""
+_BAD_CONDITIONS = ("DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable")
 CONTROL_PLANE_ROLE = "node-role.kubernetes.io/control-plane"
 FINALIZER = "gardener.cloud/control-plane"
 """Finalizer of a Node of the control plane: its member leaves etcd before the Node is gone."""
@@ -175,7 +180,9 @@ def pods(
         static_pod.of_deployment(apiserver.objects(server), secrets),
         static_pod.of_deployment(controller_manager.objects(manager), secrets),
         static_pod.of_deployment(scheduler.objects(scheduling), secrets),
-        self_hosted_controller.pod(secrets, task.shoot.metadata.name if task.exposed else ""),
+        self_hosted_controller.pod(
+            secrets, task.shoot.metadata.name if task.exposed else "", record_name(task) if task.named else ""
+        ),
     ]
 
 
@@ -288,7 +295,7 @@ def system_objects(task: InitTask, ca: bytes) -> list[Manifest]:
     return [
         *operating_system_config.rbac(),
         shoot_system.of_api_server(),
-        *self_hosted_controller.rights(CREDENTIALS_SECRET),
+        *self_hosted_controller.rights(CREDENTIALS_SECRET, DNS_SECRET),
         *network.manifests(spec.networking.pods, host),
         *kube_proxy.objects(proxy),
         *coredns.objects(dns),
@@ -305,3 +312,28 @@ def endpoint(node: Mapping[str, Any]) -> Manifest:
     """Endpoint of an exposure for a Node."""
     addresses = [{"type": each["type"], "address": each["address"]} for each in node["status"]["addresses"]]
     return {"nodeName": node["metadata"]["name"], "addresses": addresses}
+
+
+def record_name(task: InitTask) -> str:
+    """Name of the DNSRecord of the API servers."""
+    return dns_record_name(task.shoot.metadata.name, "external")
+
+
+def public_address(node: Mapping[str, Any]) -> str:
+    """Address of a Node at which clients reach its API server."""
+    found = {each["type"]: str(each["address"]) for each in node["status"]["addresses"]}
+    return found.get("ExternalIP") or found["InternalIP"]
+
+
+def serves(node: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the API server of a Node can answer clients. ``pods``: those of the control plane, by name.
+
+    Source: GEP-36.
+    """
+    if find_condition(node, "Ready").get("status") != "True":
+        return False
+    if any(find_condition(node, each).get("status", "False") != "False" for each in _BAD_CONDITIONS):
+        return False
+    # A kubelet that was ready before the API server tells of its static pods later: a missing pod is no fault.
+    names = (f"{each}-{node['metadata']['name']}" for each in (static_etcd.NAME, apiserver.NAME))
+    return all(find_condition(pods[each], "Ready").get("status") == "True" for each in names if each in pods)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,20 +14,34 @@ from temporalio import activity
 from activities.components.static_pod import MANIFESTS
 from activities.heartbeat import heartbeating
 from activities.secrets.configs import EncryptionConfiguration, kubeconfig
+from activities.seed.extension_kinds import EXTERNAL_DNS
+from activities.seed.extension_objects import ExtensionObject, apply_extension, wait_extension_ready
 from activities.self_hosted import control_plane
 from activities.self_hosted.backup import ControlPlaneBackup, place
 from activities.self_hosted.secrets import FileSecrets
 from api import images
 from api.constants import OPERATION, SELF_HOSTED_NAMESPACE
-from api.contracts.self_hosted import CREDENTIALS, EXISTING, KUBECONFIG, PROFILE, SECRETS, UID, InitTask
+from api.contracts.self_hosted import (
+    CREDENTIALS,
+    DNS_CREDENTIALS,
+    EXISTING,
+    KUBECONFIG,
+    PROFILE,
+    SECRETS,
+    UID,
+    InitTask,
+)
 from api.crds import crds
 from api.decisions.conditions import find_condition
-from api.resources import CLUSTER, NODE, SELF_HOSTED_SHOOT_EXPOSURE
+from api.names import dns_record_type
+from api.resources import CLUSTER, DNS_RECORD, NODE, SELF_HOSTED_SHOOT_EXPOSURE
+from api.times import timestamp
+from kube.cache import Caches
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
 
 MANAGER = "gardener-shoot-init"
-_KINDS = ("clusters", "selfhostedshootexposures")
+_KINDS = ("clusters", "dnsrecords", "selfhostedshootexposures")
 _LOOK_SECONDS = 1.0
 
 
@@ -142,13 +157,7 @@ class SelfHostedActivities:
         credentials = (self._task.directory / CREDENTIALS).read_bytes()
         reference = {"kind": "Secret", "namespace": SELF_HOSTED_NAMESPACE, "name": control_plane.CREDENTIALS_SECRET}
         profile: Object = yaml.safe_load((self._task.directory / PROFILE).read_text())
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": control_plane.CREDENTIALS_SECRET, "namespace": SELF_HOSTED_NAMESPACE},
-            "type": "Opaque",
-            "data": {"kubeconfig": base64.b64encode(credentials).decode()},
-        }
+        secret = _secret(control_plane.CREDENTIALS_SECRET, {"kubeconfig": credentials})
         async with _cluster(self._task) as client:
             node = await client.get(NODE, self._task.machine.node)
             live = await client.find(SELF_HOSTED_SHOOT_EXPOSURE, self._task.shoot.metadata.name, SELF_HOSTED_NAMESPACE)
@@ -197,14 +206,47 @@ class SelfHostedActivities:
         await heartbeating(exposed())
 
     @activity.defn
+    async def name_self_hosted_apiserver(self) -> None:
+        """Apply the DNSRecord of the API server's name, and wait until its controller, a static pod, has written it.
+
+        A second run finds the record as it should be, and waits for it.
+        """
+        credentials: dict[str, str] = json.loads((self._task.directory / DNS_CREDENTIALS).read_text())
+        data = {key: value.encode() for key, value in credentials.items()}
+        name, trigger = control_plane.record_name(self._task), timestamp()
+        async with _cluster(self._task) as client:
+            await client.apply(_secret(control_plane.DNS_SECRET, data), manager=MANAGER)
+            address = control_plane.public_address(await client.get(NODE, self._task.machine.node))
+            live = await client.find(DNS_RECORD, name, SELF_HOSTED_NAMESPACE)
+            # The controller removes the addresses of nodes that are gone.
+            there = ((live or {}).get("spec") or {}).get("values") or ()
+            spec = {
+                "type": self._task.shoot.spec.dns.providers[0].type,
+                "secretRef": {"name": control_plane.DNS_SECRET, "namespace": SELF_HOSTED_NAMESPACE},
+                "name": self._task.shoot.host,
+                "recordType": dns_record_type(address),
+                "values": sorted({*there, address}),
+                "ttl": 120,
+            }
+            wanted = ExtensionObject(DNS_RECORD, name, SELF_HOSTED_NAMESPACE, spec)
+            await apply_extension(client, wanted, trigger)
+            caches = Caches(client)
+            try:
+                await wait_extension_ready(
+                    caches, DNS_RECORD, name, SELF_HOSTED_NAMESPACE, EXTERNAL_DNS.wait, trigger=trigger
+                )
+            finally:
+                await caches.close()
+
+    @activity.defn
     async def write_self_hosted_kubeconfig(self) -> None:
         """Write the administrator's kubeconfig, readable by root alone. A second run writes the same."""
-        address = self._task.machine.address
+        address = self._task.shoot.host if self._task.named else self._task.machine.address
         if self._task.exposed:
             async with _cluster(self._task) as client:
                 address = await self._exposed(client)
-            if self._task.backed_up:
-                await ControlPlaneBackup(self._task).store(address)
+        if self._task.backed_up and (self._task.exposed or self._task.named):
+            await ControlPlaneBackup(self._task).store(address)
         made = yaml.safe_dump(self._administrator(address)).encode()
         self._write(str(self._task.directory / KUBECONFIG), made, 0o600)
 
@@ -267,6 +309,17 @@ def _exists(path: str) -> bool:
 
 def _make_directory(path: str) -> None:
     Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def _secret(name: str, data: Mapping[str, bytes]) -> Object:
+    """A Secret of the cluster."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": SELF_HOSTED_NAMESPACE},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(content).decode() for key, content in data.items()},
+    }
 
 
 def _secrets(task: InitTask) -> FileSecrets:

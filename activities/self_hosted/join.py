@@ -25,6 +25,7 @@ from api.contracts.operations import ShootRef
 from api.contracts.self_hosted import (
     BACKUP_CREDENTIALS,
     CREDENTIALS,
+    DNS_CREDENTIALS,
     EXISTING,
     MANIFEST,
     PROFILE,
@@ -40,7 +41,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.kubeconfig import KubeconfigError
 
-_FILES = (MANIFEST, UID, CREDENTIALS, PROFILE, BACKUP_CREDENTIALS, RECOVERY_KEY)
+_FILES = (MANIFEST, UID, CREDENTIALS, PROFILE, BACKUP_CREDENTIALS, DNS_CREDENTIALS, RECOVERY_KEY)
 """Files that each machine of the control plane has."""
 _ITEM = "join"
 _LOOK_SECONDS = 1.0
@@ -61,7 +62,8 @@ class JoinActivities:
     async def start_joining_kubelet(self) -> None:
         """Install the kubelet with its bootstrap token, and start it. A second run writes what differs."""
         join = self._task.join
-        self._machine.name_host(join.shoot.host, join.address)
+        if join.address != join.shoot.host:
+            self._machine.name_host(join.shoot.host, join.address)
         files = control_plane.joining_kubelet_files(self._task)
         await start_kubelet(self._machine, join.shoot.spec.kubernetes.version, files)
 

@@ -16,6 +16,7 @@ PROJECT_PREFIX: Final = "garden-"
 CREDENTIALS: Final = "cloud.yaml"
 PROFILE: Final = "cloudprofile.yaml"
 BACKUP_CREDENTIALS: Final = "backup.json"
+DNS_CREDENTIALS: Final = "dns.json"
 RECOVERY_KEY: Final = "recovery.key"
 KUBECONFIG: Final = "kubeconfig.yaml"
 SECRETS: Final = "secrets"
@@ -62,8 +63,19 @@ class _Extension(ApiModel):
     type: Literal["local"] = "local"
 
 
+class _DirectExposure(ApiModel):
+    """The record of the API server's name has the addresses of the control plane's machines. It has no fields."""
+
+
 class _Exposure(ApiModel):
-    extension: _Extension
+    extension: _Extension | None = None
+    dns: _DirectExposure | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "_Exposure":
+        if (self.extension is None) == (self.dns is None):
+            raise ValueError("exactly one of extension and dns must be set")
+        return self
 
 
 class SecretReference(ApiModel):
@@ -93,6 +105,11 @@ class _Pool(ApiModel):
     """Number of machines that may be in the pool."""
     control_plane: _ControlPlane | None = None
 
+    @property
+    def exposes_by_dns(self) -> bool:
+        exposure = self.control_plane and self.control_plane.exposure
+        return bool(exposure and exposure.dns is not None)
+
 
 class _Provider(ApiModel):
     type: Literal["local"]
@@ -107,8 +124,26 @@ class _Provider(ApiModel):
         return self
 
 
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+
+class _DNSCredentials(ApiModel):
+    """The Secret of the file that ``--dns-credentials`` names. It has the namespace of the Shoot."""
+
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["Secret"]
+    name: str
+
+
+class _DNSProvider(ApiModel):
+    type: Literal["local"]
+    primary: Literal[True] = True
+    credentials_ref: _DNSCredentials
+
+
 class _DNS(ApiModel):
-    domain: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=240)
+    domain: str = Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=240)
+    providers: tuple[_DNSProvider, ...] = Field(default=(), max_length=1)
 
 
 class _Spec(ApiModel):
@@ -116,6 +151,15 @@ class _Spec(ApiModel):
     networking: _Networking = _Networking()
     dns: _DNS
     provider: _Provider
+
+    @model_validator(mode="after")
+    def _record_has_provider(self) -> "_Spec":
+        direct = any(each.exposes_by_dns for each in self.provider.workers)
+        if direct and not self.dns.providers:
+            raise ValueError("exposure.dns needs an entry of dns.providers, by which the record is written")
+        if self.dns.providers and not direct:
+            raise ValueError("dns.providers has an effect with exposure.dns alone: leave it out")
+        return self
 
 
 class SelfHostedManifest(ApiModel):
@@ -183,7 +227,14 @@ class InitTask(ApiModel):
 
     @property
     def exposed(self) -> bool:
-        return self.shoot.control_plane.exposure is not None
+        """Whether an extension exposes the API servers."""
+        exposure = self.shoot.control_plane.exposure
+        return bool(exposure and exposure.extension)
+
+    @property
+    def named(self) -> bool:
+        """Whether the record of the API server's name has the addresses of the machines."""
+        return self.shoot.pool.exposes_by_dns
 
 
 class Keys(ApiModel):
@@ -201,7 +252,7 @@ class JoinFile(ApiModel):
     """Name of the only node that may join with it."""
     pool: str
     address: str
-    """Address of the API server."""
+    """Address of the API server; its name if that has a DNS record."""
     ca: str
     """Certificate with which the machine verifies the API server."""
     kubelet_ca: str

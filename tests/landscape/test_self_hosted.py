@@ -1,6 +1,7 @@
 """``gardener shoot init`` on a machine of the cloud: a control plane, reached by an exposure, despite SIGKILLs.
 
-The machine forgets its files, and the cluster lives on from its backup.
+The machine forgets its files, and the cluster lives on from its backup. At the end, machines of another Shoot are found
+by a DNS record.
 """
 
 import base64
@@ -15,12 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dns.message
+import dns.query
 import pytest
 import yaml
 
 from activities.provider_local.computers import user_data_secret
 from api import images
 from api.constants import WORKER_POOL
+from api.decisions.conditions import find_condition
 from api.local import MACHINE_LABEL, OBJECT_STORE_LABEL, MachineProviderSpec, infrastructure_namespace
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.probe import Probe
@@ -30,6 +34,7 @@ from workers.provider_local.driver import machine_pod
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
 
 NAME, MACHINE, _WORKERS = "alone", "alone-1", "workers"
+_NAMED = "named"
 CLOUD_NAMESPACE = infrastructure_namespace(f"shoot--local--{NAME}")
 STATE = "/var/lib/gardener-self-hosted"
 _DATA = "/var/lib/etcd-main/new.etcd"
@@ -126,12 +131,38 @@ class Machine:
     def sh(self, script: str, stdin: str = "") -> str:
         return run(*self._exec("sh", "-c", script), stdin=stdin)
 
+    @property
+    def address(self) -> str:
+        return self._cloud("get", "pod", self.name, "-o", "jsonpath={.status.podIP}")
+
+    def values(self, host: str) -> set[str]:
+        """Addresses that the landscape's DNS server has for a name."""
+        query = dns.message.make_query(host, "A")
+        answer = dns.query.udp(query, self.landscape.facts["dns"]["server"], timeout=5).answer
+        return {each.to_text() for each in answer[0]} if answer else set()
+
+    def start_named(self) -> None:
+        """Boot, and get what an init of a Shoot with a DNS record needs of its owner."""
+        [version] = [each["version"] for each in self.boot()["spec"]["kubernetes"]["versions"]]
+        secret = self.landscape.kubectl("garden", "-n", "garden", "get", "secret", "internal-domain", "-o", "json")
+        made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "zone", "namespace": "garden-local"}}
+        self.write("dns.json", json.dumps({**made, "data": json.loads(secret)["data"]}))
+        provider = {"type": "local", "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": "zone"}}
+        shoot = manifest(version)
+        shoot["metadata"]["name"] = _NAMED
+        shoot["spec"]["dns"] = {"domain": _domain(self.landscape), "providers": [provider]}
+        shoot["spec"]["provider"]["workers"][0]["controlPlane"] = {"exposure": {"dns": {}}}
+        self.write("shoot.yaml", json.dumps(shoot))
+
     def init(self, recovery_key: str = "recovery.key") -> "subprocess.Popen[str]":
         files = (
             *("--config=/root/shoot.yaml", "--credentials=/root/cloud.yaml", "--cloud-profile=/root/profile.yaml"),
             *("--backup-credentials=/root/backup.yaml", f"--recovery-key=/root/{recovery_key}"),
         )
         return self._gardener("init", *files)
+
+    def init_named(self) -> "subprocess.Popen[str]":
+        return self._gardener("init", "--config=/root/shoot.yaml", "--dns-credentials=/root/dns.json")
 
     def token(self, node: str, *options: str) -> str:
         """File by which a node joins."""
@@ -314,26 +345,35 @@ def _joins(machine: Machine, reached: str) -> str:
 
 _ASK = """
 import json, ssl, sys, urllib.error, urllib.request
-url, certificate, key, token, body = sys.argv[1:]
+url, certificate, key, token, body, method = sys.argv[1:]
 context = ssl.create_default_context()
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 if certificate:
     context.load_cert_chain(certificate, key)
 headers = {"Authorization": f"Bearer {token}"} if token else {}
 try:
-    with urllib.request.urlopen(urllib.request.Request(url, body.encode() or None, headers), context=context) as answer:
+    asked = urllib.request.Request(url, body.encode() or None, headers, method=method or None)
+    with urllib.request.urlopen(asked, context=context) as answer:
         print(json.dumps([answer.status, answer.read().decode()]))
 except urllib.error.HTTPError as error:
     print(json.dumps([error.code, ""]))
 """
+_ADMIN = ("/root/admin.pem", "/root/admin.pem")
 _OF_ETCD = tuple(f"/var/lib/static-pods/etcd-main/tls/client-client/tls.{each}" for each in ("crt", "key"))
 
 
 def _asked(
-    machine: Machine, url: str, certificate: str = "", key: str = "", *, token: str = "", body: str = ""
+    machine: Machine,
+    url: str,
+    certificate: str = "",
+    key: str = "",
+    *,
+    token: str = "",
+    body: str = "",
+    method: str = "",
 ) -> tuple[int, str]:
     """Status and content of the answer to a machine."""
-    command = " ".join(shlex.quote(each) for each in (url, certificate, key, token, body))
+    command = " ".join(shlex.quote(each) for each in (url, certificate, key, token, body, method))
     status, content = json.loads(machine.sh(f"python3 - {command}", stdin=_ASK))
     return status, content
 
@@ -433,3 +473,45 @@ def _refused(machine: Machine, node: str) -> str:
 def _told(probe: Probe, when: str) -> None:
     counted = f"{len(probe.answered)} writes and reads, {probe.failed} failed, {len(probe.broken)} repeated"
     print(f"{when}: {counted}, longest silence {probe.longest_silence:.1f} s; {probe.faults[-3:]}")
+
+
+def _domain(landscape: Landscape) -> str:
+    return f"{_NAMED}.{landscape.facts['dns']['zone']}"
+
+
+def test_a_record_has_the_machines_of_the_control_plane_as_they_join_and_leave(machine: Machine) -> None:
+    for name in (f"{NAME}-worker-1", *(f"{NAME}-{number}" for number in (2, 3, 4))):
+        Machine(machine.landscape, name).end()
+    first, second, worker = (Machine(machine.landscape, f"{_NAMED}-{name}") for name in ("1", "2", "worker-1"))
+    host = f"api.{_domain(machine.landscape)}"
+    first.start_named()
+    _killed_at(first, first.init_named(), _DATA)
+    said, _ = first.init_named().communicate(timeout=_INIT_SECONDS)
+    assert "the control plane runs" in said, said
+    config = yaml.safe_load(first.sh(f"cat {STATE}/kubeconfig.yaml"))
+    assert config["clusters"][0]["cluster"]["server"] == f"https://{host}"
+    user = config["users"][0]["user"]
+    pair = (base64.b64decode(user[f"client-{part}-data"]).decode() for part in ("certificate", "key"))
+    first.write("admin.pem", "".join(pair))
+    assert first.values(host) == {first.address}
+
+    # The worker knows the API server by its name alone, before and after the machines change.
+    worker.boot()
+    worker.write("join.yaml", first.token(worker.name, f"--worker-pool-name={_WORKERS}"))
+    assert "has joined" in _joins(worker, "/etc/systemd/system/kubelet.service")
+    second.boot()
+    second.write("join.yaml", first.token(second.name, "--control-plane"))
+    assert "the control plane runs" in _joins(second, "/etc/kubernetes/manifests/etcd-main.yaml")
+    eventually(lambda: first.values(host) == {first.address, second.address}, "two addresses", 60)
+
+    nodes = f"https://{host}/api/v1/nodes"
+    started, addresses = time.monotonic(), {first.address}
+    assert _asked(first, f"{nodes}/{second.name}", *_ADMIN, method="DELETE")[0] == 200
+    eventually(lambda: first.values(host) == addresses, "one address", 60)
+    print(f"the address of a deleted Node left after {time.monotonic() - started:.1f} s")
+    eventually(lambda: _asked(first, f"{nodes}/{second.name}", *_ADMIN)[0] == 404, "its member has left", 60)
+    second.end()
+    client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+    status, content = _asked(worker, f"{nodes}/{worker.name}", client, client)
+    assert status == 200
+    assert find_condition(json.loads(content), "Ready")["status"] == "True"

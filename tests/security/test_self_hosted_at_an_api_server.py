@@ -10,7 +10,15 @@ from activities.components import self_hosted_controller
 from activities.components.operating_system_config import rbac
 from activities.self_hosted import control_plane
 from api.access import bootstrap_token, machine_bootstrap_group
-from api.resources import CERTIFICATE_SIGNING_REQUEST, LEASE, NODE, POD, SECRET, SELF_HOSTED_SHOOT_EXPOSURE
+from api.resources import (
+    CERTIFICATE_SIGNING_REQUEST,
+    DNS_RECORD,
+    LEASE,
+    NODE,
+    POD,
+    SECRET,
+    SELF_HOSTED_SHOOT_EXPOSURE,
+)
 from kube.cache import Caches
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
@@ -40,6 +48,19 @@ EXPOSURE = {
     "kind": SELF_HOSTED_SHOOT_EXPOSURE.kind,
     "metadata": {"name": "alone", "namespace": "kube-system"},
     "spec": {"type": "local", "port": 443, "endpoints": [MINE]},
+}
+
+RECORD = {
+    "apiVersion": DNS_RECORD.api_version,
+    "kind": DNS_RECORD.kind,
+    "metadata": {"name": "alone-external", "namespace": "kube-system"},
+    "spec": {
+        "type": "local",
+        "secretRef": {"name": control_plane.DNS_SECRET, "namespace": "kube-system"},
+        "name": "api.alone.example.org",
+        "recordType": "A",
+        "values": ["198.18.8.9"],
+    },
 }
 
 
@@ -72,14 +93,16 @@ async def _prepare(server: ApiServer) -> None:
     await server.prepare_seed(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}},
         *rbac(),
-        *self_hosted_controller.rights(control_plane.CREDENTIALS_SECRET),
+        *self_hosted_controller.rights(control_plane.CREDENTIALS_SECRET, control_plane.DNS_SECRET),
         *of_tokens,
         bootstrap_token("expired", EXPIRED[:6], EXPIRED[7:], earlier, groups["worker"]),
         *_keys("join-bbbbbb", "bbbbbb", "sealed"),
         *_keys("join-dddddd", "dddddd", "sealed for another machine"),
         _secret(control_plane.CREDENTIALS_SECRET),
+        _secret(control_plane.DNS_SECRET),
         _secret("of-a-user"),
         EXPOSURE,
+        RECORD,
     )
 
 
@@ -97,12 +120,13 @@ async def test_a_leading_controller_approves_a_joining_kubelet_and_lets_a_delete
         async with server.client() as admin:
             await admin.apply(control_plane.marked(f"cp-{number}"), manager="test")
             addresses = [{"type": "InternalIP", "address": f"198.18.8.{number}"}]
-            await admin.patch(NODE, f"cp-{number}", None, {"status": {"addresses": addresses}}, subresource="status")
+            status = {"addresses": addresses, "conditions": [{"type": "Ready", "status": "True"}]}
+            await admin.patch(NODE, f"cp-{number}", None, {"status": status}, subresource="status")
     caches, etcd = Caches(controller), Etcd("cp-1", "cp-2")
     approver = CSRApprover(
         source=controller, target=controller, target_caches=caches, machine_namespace=None, tokens_of_nodes=True
     )
-    nodes = ControlPlaneNodes(controller, caches, etcd, "alone")  # type: ignore[arg-type]
+    nodes = ControlPlaneNodes(controller, caches, etcd, "alone", "alone-external")  # type: ignore[arg-type]
     election = LeaderElectionConfig(leader_elect=True, resource_namespace="kube-system")
     work = run_as_leader(controller, election, self_hosted_controller.NAME, approver.run(), nodes.run())
     running = asyncio.create_task(work)
@@ -113,10 +137,12 @@ async def test_a_leading_controller_approves_a_joining_kubelet_and_lets_a_delete
             await kubelet.create(request)
             await until(lambda: _approved(admin, "joins"), 30)
             await until(lambda: _endpoints(admin, ["cp-1", "cp-2"]), 30)
+            await until(lambda: _values(admin, ["198.18.8.1", "198.18.8.2"]), 30)
             await admin.delete(NODE, "cp-2")
             await until(lambda: _gone(admin, "cp-2"), 30)
             assert etcd.names == ["cp-1"]
             await until(lambda: _endpoints(admin, ["cp-1"]), 30)
+            await until(lambda: _values(admin, ["198.18.8.1"]), 30)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -131,6 +157,11 @@ async def _approved(admin: KubeClient, name: str) -> bool:
 async def _endpoints(admin: KubeClient, names: list[str]) -> bool:
     found = await admin.get(SELF_HOSTED_SHOOT_EXPOSURE, "alone", "kube-system")
     return [each["nodeName"] for each in found["spec"]["endpoints"]] == names
+
+
+async def _values(admin: KubeClient, values: list[str]) -> bool:
+    found = await admin.get(DNS_RECORD, "alone-external", "kube-system")
+    return bool(found["spec"]["values"] == values)
 
 
 async def _gone(admin: KubeClient, name: str) -> bool:
@@ -149,6 +180,10 @@ OF_ALL: dict[str, Attack] = {
     "takes the connections of clients": lambda client: client.patch(
         SELF_HOSTED_SHOOT_EXPOSURE, "alone", "kube-system", TAKEN
     ),
+    "takes the name of the API server": lambda client: client.patch(
+        DNS_RECORD, "alone-external", "kube-system", {"spec": {"values": ["198.18.8.9"]}}
+    ),
+    "reads the key of the zone": lambda client: client.get(SECRET, control_plane.DNS_SECRET, "kube-system"),
     "stops the controllers": lambda client: client.apply_blindly(lease(self_hosted_controller.NAME), manager="attack"),
     "makes a token": lambda client: client.create(
         bootstrap_token("mine", "eeeeee", "0123456789abcdef", datetime.now(UTC), machine_bootstrap_group("cp-9"))
@@ -188,7 +223,8 @@ BROKEN: dict[str, Attack] = {
     "makes a pod": lambda client: client.create(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mine", "namespace": "kube-system"}, "spec": {}}
     ),
-    "lists pods": lambda client: client.list(POD),
+    "lists the pods of users": lambda client: client.list(POD),
+    "changes a pod of the control plane": lambda client: client.patch(POD, "etcd", "kube-system", {"spec": {}}),
     "deletes a node": lambda client: client.delete(NODE, "cp-1"),
     "takes the Lease of the scheduler": lambda client: client.patch(
         LEASE, "kube-scheduler", "kube-system", {"spec": {"holderIdentity": "mine"}}

@@ -24,8 +24,8 @@ def test_a_forged_flow_says_which_files_root_writes(step: object) -> None:
 
 
 @pytest.mark.attack(actor="T2", asset="A3", finding=28)
-def test_a_forged_flow_passes_more_than_a_switch() -> None:
-    assert list(inspect.signature(InitSelfHostedShoot.run).parameters) == ["self", "exposed"]
+def test_a_forged_flow_passes_more_than_switches() -> None:
+    assert list(inspect.signature(InitSelfHostedShoot.run).parameters) == ["self", "exposed", "named"]
 
 
 @pytest.mark.attack(actor="T6", asset="A3", finding=28)

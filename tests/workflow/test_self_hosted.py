@@ -27,9 +27,11 @@ STEPS = [
     SelfHostedActivities.wait_self_hosted_node,
     SelfHostedActivities.deploy_self_hosted_exposure,
     SelfHostedActivities.wait_self_hosted_exposure,
+    SelfHostedActivities.name_self_hosted_apiserver,
     SelfHostedActivities.write_self_hosted_kubeconfig,
 ]
 NAMES = [each.__name__ for each in STEPS]
+EXPOSURE = ("deploy_self_hosted_exposure", "wait_self_hosted_exposure")
 
 
 def worker(client: Client, queue: str, done: list[str], stuck: str = "", fails: str = "") -> Worker:
@@ -55,20 +57,25 @@ def worker(client: Client, queue: str, done: list[str], stuck: str = "", fails: 
     )
 
 
-@pytest.mark.parametrize("exposed", [True, False])
-async def test_each_step_runs_after_the_one_before(temporal: Client, exposed: bool) -> None:
+@pytest.mark.parametrize(
+    "switches", [(True, False), (False, True), (False, False), (True,)], ids=["exposed", "named", "neither", "earlier"]
+)
+async def test_each_step_runs_after_the_one_before(temporal: Client, switches: tuple[bool, ...]) -> None:
+    """A flow that an earlier version has started has one switch."""
     done: list[str] = []
     queue = str(uuid.uuid4())
     async with worker(temporal, queue, done):
-        await temporal.execute_workflow(InitSelfHostedShoot.run, exposed, id=queue, task_queue=queue)
+        await temporal.execute_workflow(InitSelfHostedShoot.run, args=switches, id=queue, task_queue=queue)
 
-    assert done == [each for each in NAMES if exposed or "exposure" not in each]
+    exposed, named = (*switches, False)[:2]
+    left = [*(() if exposed else EXPOSURE), *(() if named else ("name_self_hosted_apiserver",))]
+    assert done == [each for each in NAMES if each not in left]
 
 
 async def test_the_next_worker_continues_and_repeats_no_step(temporal: Client) -> None:
     done: list[str] = []
     queue = str(uuid.uuid4())
-    handle = await temporal.start_workflow(InitSelfHostedShoot.run, True, id=queue, task_queue=queue)
+    handle = await temporal.start_workflow(InitSelfHostedShoot.run, args=[True, True], id=queue, task_queue=queue)
     async with worker(temporal, queue, done, stuck="wait_self_hosted_apiserver"):
         await until(lambda: len(done) == 5, 30)
     async with worker(temporal, queue, done):

@@ -18,6 +18,7 @@ from temporalio.client import WorkflowFailureError
 from api.contracts.self_hosted import (
     BACKUP_CREDENTIALS,
     CREDENTIALS,
+    DNS_CREDENTIALS,
     KUBECONFIG,
     MANIFEST,
     PROFILE,
@@ -26,7 +27,6 @@ from api.contracts.self_hosted import (
     InitTask,
     InvalidManifest,
     Machine,
-    SecretReference,
     SelfHostedManifest,
 )
 from workers.cli.narrator import Narrator
@@ -43,6 +43,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--cloud-profile", type=_FILE, help="Manifest of the CloudProfile of this cloud.")
 @click.option("--backup-credentials", type=_FILE, help="Manifest of the Secret that controlPlane.backup names.")
 @click.option("--recovery-key", type=_FILE, help="Key of `gardener keys create`, which a restore needs again.")
+@click.option("--dns-credentials", type=_FILE, help="Manifest of the Secret that dns.providers names.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def init(
     config: Path,
@@ -50,6 +51,7 @@ def init(
     cloud_profile: Path | None,
     backup_credentials: Path | None,
     recovery_key: Path | None,
+    dns_credentials: Path | None,
     output: str,
 ) -> None:
     """Make this machine the control plane of a self-hosted Shoot.
@@ -63,7 +65,8 @@ def init(
         raise click.ClickException(f"{config}: {error}") from None
     STATE.mkdir(parents=True, exist_ok=True, mode=0o700)
     _keep(shoot)
-    if shoot.control_plane.exposure:
+    exposure = shoot.control_plane.exposure
+    if exposure and exposure.extension:
         if credentials is None or cloud_profile is None:
             raise click.UsageError("an exposure needs --credentials and --cloud-profile")
         write_private(STATE / CREDENTIALS, credentials.read_bytes())
@@ -71,11 +74,17 @@ def init(
     if backup := shoot.control_plane.backup:
         if backup_credentials is None or recovery_key is None:
             raise click.UsageError("a backup needs --backup-credentials and --recovery-key")
-        data = _secret(backup_credentials, backup.credentials_ref)
+        wanted = backup.credentials_ref
+        data = _secret(backup_credentials, wanted.namespace, wanted.name)
         if backup.region:
             data["region"] = backup.region
         write_private(STATE / BACKUP_CREDENTIALS, json.dumps(data).encode())
         write_private(STATE / RECOVERY_KEY, recovery_key.read_bytes())
+    for provider in shoot.spec.dns.providers:
+        if dns_credentials is None:
+            raise click.UsageError("a DNS record needs --dns-credentials")
+        data = _secret(dns_credentials, shoot.metadata.namespace, provider.credentials_ref.name)
+        write_private(STATE / DNS_CREDENTIALS, json.dumps(data).encode())
     if not (STATE / UID).exists():
         write_private(STATE / UID, str(uuid.uuid4()).encode())
     task = InitTask(directory=STATE, shoot=shoot, machine=this_machine())
@@ -113,23 +122,23 @@ def must_be_machine() -> None:
 
 def _keep(shoot: SelfHostedManifest) -> None:
     """Remember the manifest. Raises ClickException if this machine has another one: a running cluster keeps its own."""
-    file, text = STATE / MANIFEST, shoot.model_dump_json()
+    file = STATE / MANIFEST
     if not file.exists():
-        write_private(file, text.encode())
-    elif file.read_text() != text:
+        write_private(file, shoot.model_dump_json().encode())
+    elif SelfHostedManifest.model_validate_json(file.read_text()) != shoot:
         raise click.ClickException(f"this machine has the control plane of another manifest, see {file}: use that one")
 
 
-def _secret(file: Path, wanted: SecretReference) -> dict[str, str]:
-    """Data of the Secret in a file. Raises ClickException if it is another one; the text quotes no data."""
+def _secret(file: Path, namespace: str, name: str) -> dict[str, str]:
+    """Data of the Secret in a file. Raises ClickException unless it has these names; the text quotes no data."""
     try:
         found = yaml.safe_load(file.read_text())
         named = (found["kind"], found["metadata"]["namespace"], found["metadata"]["name"])
         data = {key: base64.b64decode(value, validate=True).decode() for key, value in found["data"].items()}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         raise click.ClickException(f"{file} is no manifest of a Secret with data") from None
-    if named != (wanted.kind, wanted.namespace, wanted.name):
-        raise click.ClickException(f"{file} is not Secret {wanted.namespace}/{wanted.name}, which backup names")
+    if named != ("Secret", namespace, name):
+        raise click.ClickException(f"{file} is not Secret {namespace}/{name}, which the manifest names")
     return data
 
 

@@ -193,7 +193,7 @@ def join(config: Path, output: str) -> None:
             take(STATE, given.shoot, b64decode(given.keys.key), sealed)
         except (ApiError, CannotOpen, TooLarge, ValueError) as error:
             raise click.ClickException(f"no keys of the control plane: {error}") from None
-    elif (STATE / MANIFEST).read_text() != given.shoot.model_dump_json():
+    elif SelfHostedManifest.model_validate_json((STATE / MANIFEST).read_text()) != given.shoot:
         raise click.ClickException(f"this machine has the control plane of another manifest, see {STATE / MANIFEST}")
     init_machine(InitTask(directory=STATE, shoot=given.shoot, machine=machine), output)
 

@@ -59,10 +59,12 @@ async def run_init(task: InitTask, tell: Tell) -> None:
         steps.wait_self_hosted_node,
         steps.deploy_self_hosted_exposure,
         steps.wait_self_hosted_exposure,
+        steps.name_self_hosted_apiserver,
         steps.write_self_hosted_kubeconfig,
     ]
     name = f"init/{task.shoot.technical_id}"
-    await _run(task.directory, name, InitSelfHostedShoot.run, [task.exposed], InitSelfHostedShoot, activities, tell)
+    switches = [task.exposed, task.named]
+    await _run(task.directory, name, InitSelfHostedShoot.run, switches, InitSelfHostedShoot, activities, tell)
 
 
 async def run_join(directory: Path, task: JoinTask, tell: Tell) -> None:

@@ -1,7 +1,7 @@
 """Make the control plane of a self-hosted Shoot on its first machine.
 
 keys of the backup -> secrets -> backup of the keys -> kubelet -> static pods -> API server is ready
--> network, Services and DNS -> node is ready -> exposure has an address -> kubeconfig.
+-> network, Services and DNS -> node is ready -> exposure has an address, or a DNS record exists -> kubeconfig.
 
 Source: GEP-28 (``gardenadm init``), GEP-36 (exposure).
 """
@@ -18,8 +18,8 @@ class InitSelfHostedShoot:
     """Workflow id: ``init/<technical id of the Shoot>``."""
 
     @workflow.run
-    async def run(self, exposed: bool) -> None:
-        """``exposed``: whether the API server gets an exposure."""
+    async def run(self, exposed: bool, named: bool = False) -> None:
+        """``exposed``: whether the API server gets an exposure. ``named``: whether it gets a DNS record."""
         exposure = ((Steps.deploy_self_hosted_exposure, 2.0), (Steps.wait_self_hosted_exposure, 5.0))
         for step, minutes in (
             (Steps.restore_self_hosted_keys, 2.0),
@@ -32,6 +32,7 @@ class InitSelfHostedShoot:
             (Steps.deploy_self_hosted_system, 2.0),
             (Steps.wait_self_hosted_node, 10.0),
             *(exposure if exposed else ()),
+            *(((Steps.name_self_hosted_apiserver, 5.0),) if named else ()),
             (Steps.write_self_hosted_kubeconfig, 2.0),
         ):
             await workflow.execute_activity_method(step, **options.on_machine(minutes))

@@ -1,6 +1,8 @@
 """The keys of a self-hosted control plane in its bucket: a machine that has lost its files gets them back."""
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +103,45 @@ async def test_a_machine_with_another_control_plane_leaves_the_bucket_as_it_is(
 
     with pytest.raises(ApplicationError, match="another control plane"):
         await begin(other)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (["198.18.8.1", "198.18.8.2"], "still runs, its API server answers at api.alone.example.org"),
+        (["198.18.8.1"], ""),
+        (socket.gaierror(socket.EAI_NONAME, "no such name"), ""),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), "cannot be seen: api.alone.example.org is not resolved"),
+    ],
+    ids=["one-answers", "none-answers", "no-record", "no-dns"],
+)
+async def test_a_restore_looks_at_each_machine_that_the_record_has(
+    tmp_path: Path,
+    server: ObjectStore,
+    recovery_key: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[str] | OSError,
+    told: str,
+) -> None:
+    """The second machine is the one that may answer."""
+
+    async def resolved(*_: object, **__: object) -> list[object]:
+        if isinstance(found, OSError):
+            raise found
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in found]
+
+    async def answers(self: ControlPlaneBackup, address: str, tls: object) -> bool:
+        return address == "198.18.8.2"
+
+    one = machine(tmp_path / "one", server, recovery_key)
+    await begin(one)
+    await ControlPlaneBackup(one).store("api.alone.example.org")
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    monkeypatch.setattr(ControlPlaneBackup, "_answers", answers)
+    two = ControlPlaneBackup(machine(tmp_path / "two", server, recovery_key))
+    await two.open()
+    if told:
+        with pytest.raises(ApplicationError, match=told):
+            await two.restore()
+    else:
+        await two.restore()

@@ -1,9 +1,11 @@
 """The control plane of a self-hosted Shoot: static pods, secrets and a kubelet, all made on its machine."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from activities.components import apiserver
@@ -14,6 +16,7 @@ from activities.self_hosted.backup import place
 from activities.self_hosted.secrets import FileSecrets
 from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
 from tests.unit.api.shoots import changed
+from workers.cli import shoot_init
 
 MANIFEST: dict[str, Any] = {
     "apiVersion": "core.gardener.cloud/v1beta1",
@@ -25,6 +28,13 @@ MANIFEST: dict[str, Any] = {
         "provider": {"type": "local", "workers": [{"name": "cp", "controlPlane": {}}]},
     },
 }
+
+DNS: dict[str, Any] = {
+    "domain": "alone.example.org",
+    "providers": [{"type": "local", "primary": True, "credentialsRef": {"kind": "Secret", "name": "zone"}}],
+}
+NAMED = changed(changed(MANIFEST, "spec.dns", DNS), "spec.provider.workers.0.controlPlane", {"exposure": {"dns": {}}})
+"""Exposed by a DNS record."""
 
 BACKUP: dict[str, Any] = {
     "provider": "local",
@@ -173,7 +183,14 @@ def test_a_directory_that_a_killed_run_left_unfinished_is_no_secret(tmp_path: Pa
             BACKUP | {"providerConfig": {}},
             "providerConfig: gardener shoot",
         ),
-        ("spec.provider.workers.0.controlPlane.exposure", {"dns": {}}, "exposure.dns: gardener shoot init does not"),
+        ("spec.provider.workers.0.controlPlane.exposure", {"dns": {}}, "exposure.dns needs an entry of dns.providers"),
+        ("spec.provider.workers.0.controlPlane.exposure", {}, "exactly one of extension and dns must be set"),
+        (
+            "spec.provider.workers.0.controlPlane.exposure",
+            {"dns": {}, "extension": {}},
+            "exactly one of extension and dns must be set",
+        ),
+        ("spec.dns", DNS, "dns.providers has an effect with exposure.dns alone"),
         ("spec.provider.workers.0.controlPlane.exposure", {"extension": {"type": "x"}}, "Input should be 'local'"),
         ("spec.provider.workers.0.maximum", 0, "maximum: Input should be greater than or equal to 1"),
         ("spec.provider.workers.0.minimum", 2, "minimum: Input should be 1"),
@@ -183,6 +200,7 @@ def test_a_directory_that_a_killed_run_left_unfinished_is_no_secret(tmp_path: Pa
         ("spec.networking", {"pods": "10.0.0.0/8", "services": "10.1.0.0/16"}, "must not overlap"),
         ("spec.networking", {"pods": "fd00::/48"}, "networking.pods"),
         ("spec.dns.domain", "../evil", "dns.domain"),
+        ("spec.dns.domain", "a..example.org", "dns.domain"),
         ("metadata.name", "../../etc", "metadata.name"),
         ("metadata.namespace", "default", "metadata.namespace"),
         ("spec.kubernetes.version", "1.37.1/../..", "kubernetes.version"),
@@ -192,3 +210,48 @@ def test_a_field_works_or_is_refused(path: str, value: object, told: str) -> Non
     with pytest.raises(InvalidManifest) as refused:
         SelfHostedManifest.read(changed(MANIFEST, path, value))
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("type", "aws-route53", "type: Input should be 'local'"),
+        ("primary", False, "primary: Input should be True"),
+        ("secretName", "zone", "secretName: gardener shoot init does not offer this field"),
+        ("domains", {"include": ["example.org"]}, "domains: gardener shoot init does not offer this field"),
+        ("zones", {"include": ["example.org"]}, "zones: gardener shoot init does not offer this field"),
+        ("credentialsRef.kind", "WorkloadIdentity", "credentialsRef.kind: Input should be 'Secret'"),
+        ("credentialsRef.namespace", "garden", "namespace: gardener shoot init does not offer this field"),
+    ],
+)
+def test_a_field_of_a_dns_provider_works_or_is_refused(path: str, value: object, told: str) -> None:
+    with pytest.raises(InvalidManifest) as refused:
+        SelfHostedManifest.read(changed(NAMED, f"spec.dns.providers.0.{path}", value))
+    assert told in str(refused.value)
+
+
+def test_two_dns_providers_are_refused() -> None:
+    with pytest.raises(InvalidManifest, match="at most 1 item"):
+        SelfHostedManifest.read(changed(NAMED, "spec.dns.providers", [*DNS["providers"], *DNS["providers"]]))
+
+
+def test_a_machine_with_the_manifest_of_an_earlier_version_has_the_same_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier version has written the file without the fields of this one."""
+    monkeypatch.setattr(shoot_init, "STATE", tmp_path)
+    (tmp_path / "shoot.json").write_text(json.dumps(MANIFEST))
+    shoot_init._keep(SelfHostedManifest.read(MANIFEST))
+    with pytest.raises(click.ClickException, match="another manifest"):
+        shoot_init._keep(SelfHostedManifest.read(NAMED))
+
+
+@pytest.mark.parametrize("manifest", [MANIFEST, NAMED], ids=["not-exposed", "named"])
+def test_the_controller_of_a_named_shoot_knows_its_record(
+    task: InitTask, secrets: FileSecrets, manifest: dict[str, Any]
+) -> None:
+    named = task.model_copy(update={"shoot": SelfHostedManifest.read(manifest)})
+    *_, controller = control_plane.pods(named, secrets.all())
+    [config] = [each for path, each in controller.files.items() if path.endswith("config.yaml")]
+    wanted = ("", "alone-external" if manifest is NAMED else "")
+    assert (json.loads(config)["exposure"], json.loads(config)["dnsRecord"]) == wanted

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import activities.self_hosted.join
 from activities.self_hosted import control_plane
-from activities.self_hosted.join import seal, take
+from activities.self_hosted.join import JoinActivities, seal, take
 from activities.self_hosted.secrets import FileSecrets
 from api.contracts.self_hosted import InitTask, JoinFile, JoinTask
-from api.resources import NODE, SELF_HOSTED_SHOOT_EXPOSURE
+from api.resources import DNS_RECORD, NODE, POD, SELF_HOSTED_SHOOT_EXPOSURE
 from etcd.client import EtcdError, Member
 from kube.cache import Caches
 from kube.controller import TryAgain
@@ -99,16 +101,22 @@ class Etcd:
         self.names.remove(member.name)
 
 
+READY = {"type": "Ready", "status": "True"}
+
+
 async def add_node(cluster: FakeCluster, name: str, address: str) -> None:
     await cluster.create(control_plane.marked(name))
-    status = {"addresses": [{"type": "InternalIP", "address": address}]}
-    await cluster.patch(NODE, name, None, {"status": status}, subresource="status")
+    await set_status(cluster, name, addresses=[{"type": "InternalIP", "address": address}], conditions=[READY])
+
+
+async def set_status(cluster: FakeCluster, node: str, **status: Any) -> None:
+    await cluster.patch(NODE, node, None, {"status": status}, subresource="status")
 
 
 class Machinery:
     def __init__(self, cluster: FakeCluster, etcd: Etcd) -> None:
         self.cluster, self.etcd = cluster, etcd
-        self.nodes = ControlPlaneNodes(cluster, Caches(cluster), etcd, "alone")  # type: ignore[arg-type]
+        self.nodes = ControlPlaneNodes(cluster, Caches(cluster), etcd, "alone", "alone-external")  # type: ignore[arg-type]
 
     async def run(self) -> None:
         await self.nodes._reconcile(_ALL)
@@ -116,6 +124,18 @@ class Machinery:
     def endpoints(self) -> list[str]:
         [found] = self.cluster.of(SELF_HOSTED_SHOOT_EXPOSURE)
         return [each["nodeName"] for each in found["spec"]["endpoints"]]
+
+    def values(self) -> list[str]:
+        """Values of the record. Its controller is asked when they have changed."""
+        [found] = self.cluster.of(DNS_RECORD)
+        return list(found["spec"]["values"])
+
+    async def add_pod(self, name: str, ready: str) -> None:
+        labels = {"gardener.cloud/role": "controlplane"}
+        metadata = {"name": name, "namespace": "kube-system", "labels": labels}
+        await self.cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
+        status = {"conditions": [{"type": "Ready", "status": ready}]}
+        await self.cluster.patch(POD, name, "kube-system", {"status": status}, subresource="status")
 
 
 @pytest.fixture
@@ -129,7 +149,14 @@ async def machinery() -> Machinery:
         "metadata": {"name": "alone", "namespace": "kube-system"},
         "spec": {"type": "local", "port": 443, "endpoints": []},
     }
+    record = {
+        "apiVersion": DNS_RECORD.api_version,
+        "kind": "DNSRecord",
+        "metadata": {"name": "alone-external", "namespace": "kube-system"},
+        "spec": {"type": "local", "name": "api.alone.example.org", "recordType": "A", "values": ["198.18.8.1"]},
+    }
     await cluster.create(exposure)
+    await cluster.create(record)
     return Machinery(cluster, Etcd("cp-1", "cp-2", "cp-3"))
 
 
@@ -170,3 +197,91 @@ async def test_the_last_node_stays(machinery: Machinery) -> None:
     with pytest.raises(TryAgain, match="the last node"):
         await machinery.run()
     assert machinery.etcd.names == ["cp-1", "cp-2", "cp-3"]
+
+
+ALL = ["198.18.8.1", "198.18.8.2", "198.18.8.3"]
+
+
+async def test_the_record_has_the_addresses_of_all_machines_and_loses_that_of_a_deleted_node(
+    machinery: Machinery,
+) -> None:
+    await machinery.run()
+    assert machinery.values() == ALL
+    [found] = machinery.cluster.of(DNS_RECORD)
+    assert found["metadata"]["annotations"] == {"gardener.cloud/operation": "reconcile"}
+
+    await machinery.cluster.delete(NODE, "cp-2")
+    await machinery.run()
+    assert machinery.values() == ["198.18.8.1", "198.18.8.3"]
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [{"type": "Ready", "status": "Unknown"}],
+        [],
+        [READY, {"type": "DiskPressure", "status": "True"}],
+        [READY, {"type": "NetworkUnavailable", "status": "Unknown"}],
+    ],
+    ids=["silent", "new", "disk-is-full", "no-network"],
+)
+async def test_the_record_has_no_machine_that_is_not_healthy(
+    machinery: Machinery, conditions: list[dict[str, str]]
+) -> None:
+    await set_status(machinery.cluster, "cp-3", conditions=conditions)
+    await machinery.run()
+    assert machinery.values() == ALL[:2]
+    assert machinery.endpoints() == ["cp-1", "cp-2", "cp-3"]
+
+    await set_status(machinery.cluster, "cp-3", conditions=[READY])
+    await machinery.run()
+    assert machinery.values() == ALL
+
+
+@pytest.mark.parametrize("component", ["kube-apiserver", "etcd-main"])
+async def test_the_record_has_no_machine_whose_api_server_or_etcd_is_not_ready(
+    machinery: Machinery, component: str
+) -> None:
+    await machinery.add_pod(f"{component}-cp-1", "True")
+    await machinery.add_pod(f"{component}-cp-2", "False")
+    await machinery.run()
+    assert machinery.values() == ["198.18.8.1", "198.18.8.3"]
+
+
+async def test_the_record_stays_while_no_machine_is_healthy(machinery: Machinery) -> None:
+    await machinery.run()
+    for number in (1, 2, 3):
+        await set_status(machinery.cluster, f"cp-{number}", conditions=[])
+    await machinery.run()
+    assert machinery.values() == ALL
+
+
+async def test_the_record_has_the_address_by_which_others_reach_a_machine(machinery: Machinery) -> None:
+    addresses = [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "ExternalIP", "address": "198.18.9.1"}]
+    await set_status(machinery.cluster, "cp-1", addresses=addresses)
+    await machinery.run()
+    assert machinery.values() == ["198.18.8.2", "198.18.8.3", "198.18.9.1"]
+
+
+async def test_a_record_that_its_owner_has_deleted_stays_away(machinery: Machinery) -> None:
+    await machinery.cluster.delete(DNS_RECORD, "alone-external", "kube-system")
+    await machinery.run()
+    assert not machinery.cluster.of(DNS_RECORD)
+
+
+async def test_a_worker_finds_the_api_server_by_its_record(
+    joining: JoinTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address in the file of hosts would stay when the machine is gone."""
+    named = joining.join.model_copy(update={"address": joining.join.shoot.host})
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hosts").write_text("127.0.0.1 localhost\n")
+
+    async def start_nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(activities.self_hosted.join, "start_kubelet", start_nothing)
+    for join in (named, joining.join):
+        await JoinActivities(System(tmp_path), JoinTask(join=join, address="198.18.8.10")).start_joining_kubelet()
+        wanted = "127.0.0.1 localhost\n" + ("" if join is named else "198.18.8.9 api.alone.example.org\n")
+        assert (tmp_path / "etc/hosts").read_text() == wanted

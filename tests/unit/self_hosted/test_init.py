@@ -1,0 +1,108 @@
+"""Steps of ``gardener shoot init`` that write to the new cluster."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.self_hosted import init
+from activities.self_hosted.init import SelfHostedActivities
+from activities.self_hosted.secrets import FileSecrets
+from api.contracts.self_hosted import InitTask, SelfHostedManifest
+from kube.client import KubeClient, Object
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
+from tests.unit.self_hosted.test_control_plane import NAMED, secrets, task
+from workers.node_agent.system import System
+
+__all__ = ["secrets", "task"]
+PLACE = ("alone-external", "kube-system")
+NODES, SECRETS = "/api/v1/nodes", "/api/v1/secrets"
+RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
+
+
+class Named:
+    """A machine of a Shoot that is exposed by a DNS record, and the controller of the record."""
+
+    def __init__(self, task: InitTask, api: ApiServer) -> None:
+        self.api = api
+        self.steps = SelfHostedActivities(
+            System(task.directory), task.model_copy(update={"shoot": SelfHostedManifest.read(NAMED)})
+        )
+
+    async def named(self, error: str = "") -> None:
+        """Run the step; the controller tells success, or an error that only the owner can mend."""
+        running = asyncio.create_task(ActivityEnvironment().run(self.steps.name_self_hosted_apiserver))
+        await until(lambda: running.done() or self._asks())
+        if not running.done():
+            last = {"state": "Error" if error else "Succeeded", "lastUpdateTime": "2126-01-01T00:00:00Z"}
+            status = {"observedGeneration": self.record["metadata"]["generation"], "lastOperation": last}
+            if error:
+                status["lastError"] = {"description": error, "codes": ["ERR_CONFIGURATION_PROBLEM"]}
+            done = {"metadata": {"annotations": {"gardener.cloud/operation": None}}, "status": status}
+            self.api.change(RECORDS, *PLACE, done)
+        await running
+
+    @property
+    def record(self) -> Object:
+        found = self.api.find(RECORDS, *PLACE)
+        assert found is not None
+        return found
+
+    def _asks(self) -> bool:
+        found = self.api.find(RECORDS, *PLACE)
+        return "gardener.cloud/operation" in ((found or {"metadata": {}})["metadata"].get("annotations") or {})
+
+
+@pytest.fixture
+async def machine(task: InitTask, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Named]:
+    (task.directory / "dns.json").write_text(json.dumps({"server": "198.18.0.1", "tsigSecret": "SENTINEL"}))
+    async with ApiServer().running() as api:
+        addresses = [{"type": "InternalIP", "address": "198.18.8.7"}]
+        api.put(NODES, {"metadata": {"name": "alone-1"}, "status": {"addresses": addresses}})
+
+        @asynccontextmanager
+        async def connected(_: InitTask) -> AsyncIterator[KubeClient]:
+            async with api.client() as client:
+                yield client
+
+        monkeypatch.setattr(init, "_cluster", connected)
+        times = (f"2026-11-21T10:00:{second:02d}Z" for second in count())
+        monkeypatch.setattr(init, "timestamp", lambda: next(times))
+        yield Named(task, api)
+
+
+async def test_the_record_has_the_address_of_the_machine_and_those_that_were_there(machine: Named) -> None:
+    await machine.named()
+    assert machine.record["spec"] == {
+        "type": "local",
+        "secretRef": {"name": "dnsrecord-external", "namespace": "kube-system"},
+        "name": "api.alone.example.org",
+        "recordType": "A",
+        "values": ["198.18.8.7"],
+        "ttl": 120,
+    }
+    secret = machine.api.find(SECRETS, "dnsrecord-external", "kube-system")
+    assert secret is not None
+    assert secret["data"].keys() == {"server", "tsigSecret"}
+
+    machine.api.change(RECORDS, *PLACE, {"spec": {"values": ["198.18.8.1", "198.18.8.7"]}})
+    await machine.named()
+    assert machine.record["spec"]["values"] == ["198.18.8.1", "198.18.8.7"]
+
+
+async def test_an_error_of_the_record_is_told_without_the_key(machine: Named) -> None:
+    with pytest.raises(ApplicationError, match="refused with NOTAUTH; check the TSIG key") as told:
+        await machine.named("the server refused with NOTAUTH; check the TSIG key")
+    assert told.value.non_retryable
+    assert "SENTINEL" not in str(told.value)
+
+
+def test_the_kubeconfig_of_a_named_shoot_has_its_name(machine: Named, secrets: FileSecrets) -> None:
+    cluster = machine.steps._administrator("api.alone.example.org")["clusters"][0]["cluster"]
+    assert cluster["server"] == "https://api.alone.example.org"
