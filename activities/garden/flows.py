@@ -217,13 +217,15 @@ async def _follow(
         begun = time.monotonic()
         try:
             description = await flow.describe()
+            if description.status != WorkflowExecutionStatus.RUNNING:
+                return
             if progress is None or description.history_length != events:  # else there is no progress
                 progress, events = await flow.query("progress", result_type=FlowProgress), description.history_length
         except RPCError:
             continue
         finally:
             pause = _pause_after(time.monotonic() - begun, least)
-        if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
+        if progress.ended:
             return
         now = datetime.now(UTC)
         status = await _status_of(progress, description, now)
