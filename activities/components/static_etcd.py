@@ -78,7 +78,8 @@ def pod(
         "volumes": volumes,
     }
     labels = {"app": "etcd-statefulset", "role": etcd.MAIN, "gardener.cloud/role": "controlplane"}
-    return static_pod(NAME, labels, spec, data)
+    # Its certificates end with their authorities.
+    return static_pod(NAME, labels, spec, data, restarts=False)
 
 
 def _wrapper(node: str, address: str, token: str, store: Mapping[str, str] | None) -> dict[str, Any]:

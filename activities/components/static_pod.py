@@ -5,6 +5,7 @@ becomes files of the node, which the pod mounts at the same paths. The pod share
 """
 
 import base64
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -40,8 +41,10 @@ class StaticPod:
         return to_json(self.manifest).encode()
 
 
-def of_deployment(objects: Iterable[Manifest], secrets: Content) -> StaticPod:
+def of_deployment(objects: Iterable[Manifest], secrets: Content, *, restarts: bool = True) -> StaticPod:
     """The pod of the Deployment among ``objects``; its ConfigMaps and Secrets are among them, or are in ``secrets``.
+
+    ``restarts``: see ``static_pod``.
 
     Raises KeyError for a volume whose content is in neither.
     """
@@ -53,7 +56,7 @@ def of_deployment(objects: Iterable[Manifest], secrets: Content) -> StaticPod:
     data = {name: content for name, content in data.items() if name not in tokens}
     template = workload["spec"]["template"]
     labels = template["metadata"].get("labels") or {}
-    return static_pod(workload["metadata"]["name"], labels, template["spec"], data, tokens)
+    return static_pod(workload["metadata"]["name"], labels, template["spec"], data, tokens, restarts=restarts)
 
 
 _KINDS = ("ConfigMap", "Secret")
@@ -72,9 +75,18 @@ def _data(found: Manifest) -> dict[str, bytes]:
 
 
 def static_pod(
-    name: str, labels: Mapping[str, str], spec: Manifest, data: Content, without: Collection[str] = ()
+    name: str,
+    labels: Mapping[str, str],
+    spec: Manifest,
+    data: Content,
+    without: Collection[str] = (),
+    *,
+    restarts: bool = True,
 ) -> StaticPod:
-    """A static pod; ``spec`` is that of a pod in a seed. ``without``: names of Secrets that the pod does not get."""
+    """A static pod; ``spec`` is that of a pod in a seed.
+
+    ``without``: names of Secrets that the pod does not get. ``restarts``: whether it starts again if its files change.
+    """
     files: dict[str, bytes] = {}
     volumes = []
     for volume in spec["volumes"]:
@@ -101,7 +113,10 @@ def static_pod(
         "containers": [_container(each) for each in spec["containers"]],
         "volumes": volumes,
     }
-    metadata = {"name": name, "namespace": SELF_HOSTED_NAMESPACE, "labels": dict(labels)}
+    metadata: Manifest = {"name": name, "namespace": SELF_HOSTED_NAMESPACE, "labels": dict(labels)}
+    if restarts:
+        digests = "".join(f"{path} {hashlib.sha256(content).hexdigest()}\n" for path, content in sorted(files.items()))
+        metadata["annotations"] = {"checksum/files": hashlib.sha256(digests.encode()).hexdigest()}
     return StaticPod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, files)
 
 

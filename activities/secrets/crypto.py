@@ -20,6 +20,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 warnings.filterwarnings("ignore", "Attribute's length must be", UserWarning)
 
 TEN_YEARS = timedelta(days=3650)
+_RENEW_AT_PERCENT = 80
+_RENEW_BEFORE_END = timedelta(days=10)
 CLOCK_SKEW = timedelta(minutes=1)
 """A certificate is valid from this long before now, for machines whose clocks are behind."""
 
@@ -140,6 +142,17 @@ def validity_of(certificate_pem: bytes) -> tuple[datetime, datetime]:
     """Begin and end of the validity, in UTC, of the first certificate in the PEM."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+
+def renewal_due(issued: int, valid_until: int, percent: int = 0) -> int:
+    """Unix time from which a certificate is to be renewed. ``percent`` of its validity; 0 stands for 80.
+
+    Source: spec/credentials.md 2.
+    """
+    return min(
+        issued + (valid_until - issued) * (percent or _RENEW_AT_PERCENT) // 100,
+        valid_until - int(_RENEW_BEFORE_END.total_seconds()),
+    )
 
 
 def load_private(pem: bytes) -> PrivateKey:

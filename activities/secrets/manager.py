@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -47,8 +47,6 @@ RENEW_AT_PERCENT = "renew-after-validity-percentage"
 USE_DATA_FOR = "secrets-manager-use-data-for-name"
 
 SECRETS_MANAGER = "secrets-manager"
-RENEW_AT_PERCENT_DEFAULT = 80
-RENEW_BEFORE_END = timedelta(days=10)
 _LABEL_LIMIT = 63
 _PARALLEL_DELETES = 10
 
@@ -282,11 +280,7 @@ class SecretsManager:
         valid_until, issued = stored.number(VALID_UNTIL), stored.number(ISSUED_AT)
         if not valid_until or {"ca.crt", "ca.key"} <= set(stored.raw.get("data") or {}):
             return None  # CAs are only rotated at their owner's request
-        percent = stored.number(RENEW_AT_PERCENT) or RENEW_AT_PERCENT_DEFAULT
-        due = min(
-            issued + (valid_until - issued) * percent // 100,
-            valid_until - int(RENEW_BEFORE_END.total_seconds()),
-        )
+        due = crypto.renewal_due(issued, valid_until, stored.number(RENEW_AT_PERCENT))
         if self._now.timestamp() < due:
             return None
         return max(due, stored.number(ROTATED_AT) + 1)

@@ -2,6 +2,8 @@
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from activities.components import (
@@ -47,6 +49,13 @@ _AUTHORITIES = (CA, "ca-client", etcd.CA, etcd.PEER_CA, "ca-front-proxy", "ca-ku
 _KUBELET_DIRECTORY = "/var/lib/kubelet"
 KUBELET_UNIT = "kubelet.service"
 KUBELET_KUBECONFIG = f"{_KUBELET_DIRECTORY}/kubeconfig-real"
+_SHORT = timedelta(hours=720)
+"""As kubelets of a Shoot with a garden. Its other components have tokens there, which a garden's gardenlet renews."""
+_YEAR = timedelta(days=365)
+RENEWAL, REPAIR = "gardener-shoot-renew", "gardener-shoot-repair"
+"""Names of the units that renew certificates, and repair system components."""
+SYSTEM = "self-hosted-system"
+"""ConfigMap with the digest of the system components that were applied last."""
 CREDENTIALS_SECRET = "cloudprovider"
 """Secret of the cluster with which its exposure is made."""
 DNS_SECRET = "dnsrecord-external"
@@ -82,7 +91,13 @@ def certificates(task: InitTask, ca: bytes) -> list[SecretConfig]:
 
     def client(name: str, user: str, *groups: str) -> ClientKubeconfig:
         return ClientKubeconfig(
-            name=name, common_name=user, organizations=groups, signer="ca-client", server=LOCAL_SERVER, server_ca=ca
+            name=name,
+            common_name=user,
+            organizations=groups,
+            signer="ca-client",
+            server=LOCAL_SERVER,
+            server_ca=ca,
+            validity=_SHORT,
         )
 
     return [
@@ -109,8 +124,8 @@ def certificates(task: InitTask, ca: bytes) -> list[SecretConfig]:
         server(f"etcd-peer-server-{etcd.MAIN}", etcd.PEER_CA, Usage.SERVER_AND_CLIENT),
         server(f"{controller_manager.NAME}-server", "ca"),
         server(f"{scheduler.NAME}-server", "ca"),
-        server("kubelet-server", "ca-kubelet"),
-        client(ADMIN, "gardener.cloud:system:self-hosted", "system:masters"),
+        replace(server("kubelet-server", "ca-kubelet"), validity=_SHORT),
+        replace(client(ADMIN, "gardener.cloud:system:self-hosted", "system:masters"), validity=_YEAR),
         client(controller_manager.NAME, "system:kube-controller-manager"),
         client(scheduler.NAME, "system:kube-scheduler"),
         client(self_hosted_controller.NAME, self_hosted_controller.USER),
@@ -177,7 +192,8 @@ def pods(
     )
     return [
         static_etcd.pod(task.machine.node, task.machine.address, secrets, task.shoot.technical_id, store, existing),
-        static_pod.of_deployment(apiserver.objects(server), secrets),
+        # Requests would fail while it starts again. Its certificates end with their authorities.
+        static_pod.of_deployment(apiserver.objects(server), secrets, restarts=False),
         static_pod.of_deployment(controller_manager.objects(manager), secrets),
         static_pod.of_deployment(scheduler.objects(scheduling), secrets),
         self_hosted_controller.pod(
@@ -203,6 +219,23 @@ def kubelet_files(task: InitTask, secrets: Content) -> dict[str, tuple[bytes, in
         KUBELET_KUBECONFIG: (secrets[KUBELET]["kubeconfig"], 0o600),
         f"{pki}/server.crt": (server["tls.crt"], 0o644),
         f"{pki}/server.key": (server["tls.key"], 0o600),
+    }
+
+
+def timers() -> dict[str, tuple[bytes, int]]:
+    """Content and mode of the units of the machine's regular work, by path."""
+    # Machines of one control plane renew at different times.
+    renewal = "OnCalendar=daily\nOnBootSec=1min\nRandomizedDelaySec=1h\nPersistent=true\n"
+    repair = "OnBootSec=1min\nOnUnitInactiveSec=5min\n"
+    return _units(RENEWAL, "shoot renew", renewal) | _units(REPAIR, "shoot repair", repair)
+
+
+def _units(name: str, command: str, times: str) -> dict[str, tuple[bytes, int]]:
+    timer = f"[Unit]\nDescription={name}\n\n[Timer]\n{times}\n[Install]\nWantedBy=timers.target\n"
+    service = f"[Unit]\nDescription={name}\n\n[Service]\nType=oneshot\nExecStart=/usr/local/bin/gardener {command}\n"
+    return {
+        f"/etc/systemd/system/{name}.service": (service.encode(), 0o644),
+        f"/etc/systemd/system/{name}.timer": (timer.encode(), 0o644),
     }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from api.contracts.self_hosted import (
 from api.crds import crds
 from api.decisions.conditions import find_condition
 from api.names import dns_record_type
-from api.resources import CLUSTER, DNS_RECORD, NODE, SELF_HOSTED_SHOOT_EXPOSURE
+from api.resources import CLUSTER, CONFIG_MAP, DNS_RECORD, NODE, SELF_HOSTED_SHOOT_EXPOSURE
 from api.times import timestamp
 from kube.cache import Caches
 from kube.client import KubeClient, Object
@@ -80,7 +81,10 @@ class SelfHostedActivities:
 
     @activity.defn
     async def make_self_hosted_secrets(self) -> None:
-        """Make authorities, certificates and keys as files. A second run makes those that are missing."""
+        """Make authorities, certificates and keys as files.
+
+        A second run makes those that are missing, and certificates that end soon.
+        """
         secrets = _secrets(self._task)
         for each in control_plane.authorities():
             secrets.ensure(each)
@@ -100,8 +104,10 @@ class SelfHostedActivities:
         """Install the kubelet and start it. A second run writes what differs, and restarts the kubelet for that."""
         self._machine.name_host(self._task.shoot.host, "127.0.0.1")
         await asyncio.to_thread(_make_directory, MANIFESTS)
-        files = control_plane.kubelet_files(self._task, _secrets(self._task).all())
+        files = control_plane.kubelet_files(self._task, _secrets(self._task).all()) | control_plane.timers()
         await start_kubelet(self._machine, self._task.shoot.spec.kubernetes.version, files)
+        names = (f"{each}.timer" for each in (control_plane.RENEWAL, control_plane.REPAIR))
+        await self._machine.systemctl("enable", "--now", *names)
 
     @activity.defn
     async def deploy_self_hosted_control_plane(self) -> None:
@@ -127,11 +133,32 @@ class SelfHostedActivities:
     @activity.defn
     async def deploy_self_hosted_system(self) -> None:
         """Apply network, Services, DNS, and the kinds that an exposure needs. A second run changes nothing."""
+        async with _cluster(self._task) as client:
+            for each in self._system():
+                await client.apply(each, manager=MANAGER)
+
+    async def repair_self_hosted_system(self) -> bool:
+        """Put back what was changed of the system, or deleted; returns False if another version has deployed it.
+
+        Machines that are replaced have different versions for a while: the last one that was made decides.
+        """
+        *objects, digest = self._system()
+        async with _cluster(self._task) as client:
+            last = await client.find(CONFIG_MAP, control_plane.SYSTEM, SELF_HOSTED_NAMESPACE)
+            if last is not None and last.get("data") != digest["data"]:
+                return False
+            for each in (*objects, digest):
+                await client.apply(each, manager=MANAGER)
+        return True
+
+    def _system(self) -> list[Object]:
+        """Objects of the system; the last one has the digest of all others."""
         ca = _secrets(self._task).get("ca-bundle")["bundle.crt"]
         kinds = [each for each in crds("seed") if each["spec"]["names"]["plural"] in _KINDS]
-        async with _cluster(self._task) as client:
-            for each in (*kinds, *control_plane.system_objects(self._task, ca)):
-                await client.apply(each, manager=MANAGER)
+        objects = [*kinds, *control_plane.system_objects(self._task, ca)]
+        digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()
+        metadata = {"name": control_plane.SYSTEM, "namespace": SELF_HOSTED_NAMESPACE}
+        return [*objects, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"digest": digest}}]
 
     @activity.defn
     async def wait_self_hosted_node(self) -> None:
@@ -240,15 +267,18 @@ class SelfHostedActivities:
 
     @activity.defn
     async def write_self_hosted_kubeconfig(self) -> None:
-        """Write the administrator's kubeconfig, readable by root alone. A second run writes the same."""
+        """Write the administrator's kubeconfig, readable by root alone, and its address to the backup.
+
+        A second run writes the same.
+        """
         address = self._task.shoot.host if self._task.named else self._task.machine.address
         if self._task.exposed:
             async with _cluster(self._task) as client:
                 address = await self._exposed(client)
-        if self._task.backed_up and (self._task.exposed or self._task.named):
-            await ControlPlaneBackup(self._task).store(address)
         made = yaml.safe_dump(self._administrator(address)).encode()
         self._write(str(self._task.directory / KUBECONFIG), made, 0o600)
+        if self._task.backed_up and (self._task.exposed or self._task.named):
+            await ControlPlaneBackup(self._task).store(address)
 
     def _administrator(self, address: str) -> dict[str, Any]:
         """The administrator's kubeconfig for the API server at an address."""
@@ -272,6 +302,12 @@ class SelfHostedActivities:
 
     def _write(self, path: str, content: bytes, mode: int) -> None:
         write(self._machine, path, content, mode)
+
+
+def ends_soon(task: InitTask) -> bool:
+    """Whether a certificate of the machine's control plane is to be renewed."""
+    secrets = _secrets(task)
+    return any(map(secrets.ends_soon, control_plane.certificates(task, secrets.get(control_plane.CA)["ca.crt"])))
 
 
 async def _ready(client: KubeClient) -> None:

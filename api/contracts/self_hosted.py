@@ -23,6 +23,7 @@ SECRETS: Final = "secrets"
 UID: Final = "uid"
 MANIFEST: Final = "shoot.json"
 EXISTING: Final = "existing.json"
+RENEWING: Final = "renewing"
 """Files and directories of the state directory of a machine."""
 
 

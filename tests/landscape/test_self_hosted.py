@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -264,7 +265,9 @@ def test_the_state_is_readable_by_root_alone_and_temporal_has_no_secret(machine:
     ]
 
 
-def test_a_second_init_changes_nothing_and_clients_notice_nothing(machine: Machine, kubeconfig: Path) -> None:
+@contextmanager
+def _asking(kubeconfig: Path) -> Iterator[list[str]]:
+    """A client that asks the API server ten times a second, and why requests failed."""
     faults: list[str] = []
     asked = 0
     ended = threading.Event()
@@ -282,19 +285,95 @@ def test_a_second_init_changes_nothing_and_clients_notice_nothing(machine: Machi
             if answer.returncode:
                 faults.append(answer.stderr)
 
-    before = _kubectl(kubeconfig, "-n", "kube-system", "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}")
     thread = threading.Thread(target=probe)
     thread.start()
     try:
-        said, _ = machine.init().communicate(timeout=_INIT_SECONDS)
+        yield faults
     finally:
         ended.set()
         thread.join()
+        print(f"{asked} requests, {len(faults)} failed")
+
+
+def _uids(kubeconfig: Path) -> dict[str, str]:
+    found = _kubectl(kubeconfig, "-n", "kube-system", "get", "pods", "-o", "json")
+    return {each["metadata"]["name"]: each["metadata"]["uid"] for each in json.loads(found)["items"]}
+
+
+def test_a_second_init_changes_nothing_and_clients_notice_nothing(machine: Machine, kubeconfig: Path) -> None:
+    before = _uids(kubeconfig)
+    with _asking(kubeconfig) as faults:
+        said, _ = machine.init().communicate(timeout=_INIT_SECONDS)
     assert "the control plane runs" in said, said
     assert not faults
-    print(f"{asked} requests during the second init, none failed")
-    after = _kubectl(kubeconfig, "-n", "kube-system", "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}")
-    assert set(before.split()) == set(after.split())
+    assert _uids(kubeconfig) == before
+
+
+_AGE = """
+import shutil, sys
+from datetime import UTC, datetime, timedelta
+sys.path[:0] = ["/opt/gardener/code", "/opt/gardener/packages"]
+from activities.self_hosted import control_plane
+from activities.self_hosted.secrets import FileSecrets
+from api.contracts.self_hosted import InitTask, SelfHostedManifest
+from workers.cli.shoot_init import STATE, this_machine
+manifest = SelfHostedManifest.model_validate_json((STATE / "shoot.json").read_text())
+task = InitTask(directory=STATE, shoot=manifest, machine=this_machine())
+earlier = FileSecrets(STATE / "secrets", lambda: datetime.now(UTC) - timedelta(days=28))
+for each in control_plane.certificates(task, earlier.get("ca")["ca.crt"]):
+    if each.validity < timedelta(days=300):
+        shutil.rmtree(STATE / "secrets" / each.name)
+        earlier.ensure(each)
+        print(each.name)
+"""
+_RENEWAL = "gardener-shoot-renew"
+
+
+def test_certificates_that_end_soon_are_renewed_and_clients_notice_nothing(machine: Machine, kubeconfig: Path) -> None:
+    """The service that a timer starts is killed when it has made the first new certificate, and started again."""
+    assert "no certificate ends soon" in machine.sh("gardener shoot renew")
+    assert machine.sh(f"systemctl is-active {_RENEWAL}.timer").strip() == "active"
+    aged = machine.sh("python3 -I -", stdin=_AGE).split()
+    assert "kubelet" in aged
+    age = f"find {STATE}/secrets/*/tls.crt -newer {STATE}/aged | wc -l"
+    machine.sh(f"sleep 1; touch {STATE}/aged")
+    pods = _uids(kubeconfig)
+    clients = {f"{each}-{MACHINE}" for each in _STATIC_PODS if each not in ("etcd-main", "kube-apiserver")}
+    with _asking(kubeconfig) as faults:
+        machine.sh(f"systemctl start --no-block {_RENEWAL}.service")
+        eventually(lambda: int(machine.sh(age)) > 0, "a certificate is renewed", 60)
+        machine.sh(f"systemctl kill --signal=KILL {_RENEWAL}.service; test -e {STATE}/renewing")
+        eventually(lambda: not machine.sh("pgrep -f '[t]emporal server' || true").strip(), "Temporal has ended", 10)
+        started = time.monotonic()
+        machine.sh(f"systemctl reset-failed; systemctl start {_RENEWAL}.service")
+        print(f"a renewal took {time.monotonic() - started:.0f} s, after one SIGKILL")
+        assert int(machine.sh(age)) == len(aged)
+        eventually(lambda: _changed(pods, _uids(kubeconfig)) == clients, "pods of clients have started again", 120)
+        _kubectl(kubeconfig, "wait", "--for=condition=Ready", f"node/{MACHINE}", "--timeout=60s")
+    assert not faults
+    same = f"diff {STATE}/secrets/kubelet/kubeconfig /var/lib/kubelet/kubeconfig-real"
+    machine.sh(f"{same} && diff {STATE}/secrets/kubelet-server/tls.crt /var/lib/kubelet/pki/server.crt")
+    assert "no certificate ends soon" in machine.sh("gardener shoot renew")
+
+
+def test_components_that_are_deleted_or_changed_are_put_back(machine: Machine, kubeconfig: Path) -> None:
+    system = ("-n", "kube-system")
+    proxy = json.loads(_kubectl(kubeconfig, *system, "get", "daemonsets", "-o", "json"))["items"]
+    [name] = [each["metadata"]["name"] for each in proxy if each["metadata"]["name"].startswith("kube-proxy-control")]
+    _kubectl(kubeconfig, *system, "delete", "deployment/coredns", "service/kube-dns")
+    tolerates_nothing = [{"op": "remove", "path": "/spec/template/spec/tolerations"}]
+    _kubectl(kubeconfig, *system, "patch", "daemonset", name, "--type=json", "-p", json.dumps(tolerates_nothing))
+    assert machine.sh("systemctl is-active gardener-shoot-repair.timer").strip() == "active"
+
+    machine.sh("systemctl start gardener-shoot-repair.service")
+    _kubectl(kubeconfig, *system, "rollout", "status", "deployment/coredns", "--timeout=180s")
+    _kubectl(kubeconfig, *system, "get", "service", "kube-dns")
+    path = "jsonpath={.spec.template.spec.tolerations}"
+    assert _kubectl(kubeconfig, *system, "get", "daemonset", name, "-o", path)
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {name for name, uid in before.items() if after.get(name, uid) != uid}
 
 
 def test_another_manifest_is_refused(machine: Machine, kubeconfig: Path) -> None:

@@ -12,6 +12,7 @@ from tests.unit.kube.waiting import until
 from tests.workflow.test_self_hosted import STEPS
 from workers.self_hosted import process
 from workflows.self_hosted.init import InitSelfHostedShoot
+from workflows.self_hosted.renew import RenewSelfHostedShoot
 
 
 @pytest.mark.attack(actor="T2", asset="A3", finding=28)
@@ -26,6 +27,7 @@ def test_a_forged_flow_says_which_files_root_writes(step: object) -> None:
 @pytest.mark.attack(actor="T2", asset="A3", finding=28)
 def test_a_forged_flow_passes_more_than_switches() -> None:
     assert list(inspect.signature(InitSelfHostedShoot.run).parameters) == ["self", "exposed", "named"]
+    assert list(inspect.signature(RenewSelfHostedShoot.run).parameters) == ["self", "exposed"]
 
 
 @pytest.mark.attack(actor="T6", asset="A3", finding=28)

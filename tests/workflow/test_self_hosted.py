@@ -11,10 +11,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.self_hosted.init import SelfHostedActivities
-from tests.sandbox import SANDBOX
 from tests.unit.kube.waiting import until
+from workers.lib.sandbox import workflow_runner
 from workers.self_hosted.process import tell_progress
 from workflows.self_hosted.init import InitSelfHostedShoot
+from workflows.self_hosted.renew import RenewSelfHostedShoot
 
 STEPS = [
     SelfHostedActivities.restore_self_hosted_keys,
@@ -51,9 +52,9 @@ def worker(client: Client, queue: str, done: list[str], stuck: str = "", fails: 
     return Worker(
         client,
         task_queue=queue,
-        workflows=[InitSelfHostedShoot],
+        workflows=[InitSelfHostedShoot, RenewSelfHostedShoot],
         activities=[step(each) for each in NAMES],
-        workflow_runner=SANDBOX,
+        workflow_runner=workflow_runner(),
     )
 
 
@@ -70,6 +71,25 @@ async def test_each_step_runs_after_the_one_before(temporal: Client, switches: t
     exposed, named = (*switches, False)[:2]
     left = [*(() if exposed else EXPOSURE), *(() if named else ("name_self_hosted_apiserver",))]
     assert done == [each for each in NAMES if each not in left]
+
+
+@pytest.mark.parametrize("exposed", [True, False])
+async def test_a_renewal_writes_no_file_of_a_pod_before_its_certificate_is_made(
+    temporal: Client, exposed: bool
+) -> None:
+    done: list[str] = []
+    queue = str(uuid.uuid4())
+    async with worker(temporal, queue, done):
+        await temporal.execute_workflow(RenewSelfHostedShoot.run, exposed, id=queue, task_queue=queue)
+
+    assert done == [
+        "make_self_hosted_secrets",
+        "start_self_hosted_kubelet",
+        "deploy_self_hosted_control_plane",
+        "wait_self_hosted_apiserver",
+        *(["wait_self_hosted_exposure"] if exposed else []),
+        "write_self_hosted_kubeconfig",
+    ]
 
 
 async def test_the_next_worker_continues_and_repeats_no_step(temporal: Client) -> None:

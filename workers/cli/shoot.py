@@ -20,7 +20,7 @@ from kube.errors import ApiError, NotFound
 from workers.cli import completion
 from workers.cli.connection import garden_client, namespaced_name
 from workers.cli.narrator import Narrator
-from workers.cli.shoot_init import init
+from workers.cli.shoot_init import init, renew, repair
 from workers.cli.shoot_join import join, token
 from workers.cli.ssh import ssh
 
@@ -38,6 +38,8 @@ def shoot() -> None:
 shoot.add_command(ssh)
 shoot.add_command(init)
 shoot.add_command(join)
+shoot.add_command(renew)
+shoot.add_command(repair)
 shoot.add_command(token)
 
 

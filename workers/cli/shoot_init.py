@@ -15,6 +15,8 @@ import click
 import yaml
 from temporalio.client import WorkflowFailureError
 
+from activities.self_hosted import control_plane
+from activities.self_hosted.init import SelfHostedActivities, ends_soon
 from api.contracts.self_hosted import (
     BACKUP_CREDENTIALS,
     CREDENTIALS,
@@ -23,17 +25,22 @@ from api.contracts.self_hosted import (
     MANIFEST,
     PROFILE,
     RECOVERY_KEY,
+    RENEWING,
+    SECRETS,
     UID,
     InitTask,
     InvalidManifest,
     Machine,
     SelfHostedManifest,
 )
+from kube.errors import ApiError
 from workers.cli.narrator import Narrator
 from workers.node_agent.init import write_private
-from workers.self_hosted.process import TEMPORAL, AlreadyRuns, Tell, run_init
+from workers.node_agent.system import System
+from workers.self_hosted.process import TEMPORAL, AlreadyRuns, Tell, run_init, run_renewal
 
 STATE = Path("/var/lib/gardener-self-hosted")
+_OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -44,7 +51,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--backup-credentials", type=_FILE, help="Manifest of the Secret that controlPlane.backup names.")
 @click.option("--recovery-key", type=_FILE, help="Key of `gardener keys create`, which a restore needs again.")
 @click.option("--dns-credentials", type=_FILE, help="Manifest of the Secret that dns.providers names.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@_OUTPUT
 def init(
     config: Path,
     credentials: Path | None,
@@ -95,6 +102,51 @@ def init_machine(task: InitTask, output: str) -> None:
     """Make the control plane of this machine."""
     said = f"the control plane runs; the administrator's kubeconfig is {STATE / KUBECONFIG}"
     run_on_machine(lambda tell: run_init(task, tell), output, said)
+
+
+@click.command()
+@_OUTPUT
+def renew(output: str) -> None:
+    """Renew certificates of this machine's control plane that end soon.
+
+    A timer of the machine runs it each day. If it is interrupted, run it again: it continues where it was.
+    """
+    task = _task_of_machine()
+    begun = STATE / RENEWING
+    if not begun.exists() and not ends_soon(task):
+        Narrator(as_json=output == "json").say("no certificate ends soon", phase="Succeeded")
+        return
+    begun.touch(mode=0o600)
+    run_on_machine(lambda tell: run_renewal(task, tell), output, "the certificates are renewed")
+    begun.unlink(missing_ok=True)
+
+
+@click.command()
+@_OUTPUT
+def repair(output: str) -> None:
+    """Put back network, DNS and other system components of the cluster that were changed or deleted.
+
+    A timer of each machine of the control plane runs it every five minutes.
+    """
+    task = _task_of_machine()
+    try:
+        # An init of this machine may run now: it applies the same objects.
+        done = asyncio.run(SelfHostedActivities(System(), task).repair_self_hosted_system())
+    except ApiError as error:
+        raise click.ClickException(str(error)) from None
+    said = "the system components are as they should be" if done else "a machine of another version has deployed them"
+    Narrator(as_json=output == "json").say(said, phase="Succeeded")
+
+
+def _task_of_machine() -> InitTask:
+    """Raises ClickException if this machine has no control plane."""
+    must_be_machine()
+    try:
+        shoot = SelfHostedManifest.model_validate_json((STATE / MANIFEST).read_text())
+        _ = next((STATE / SECRETS / control_plane.CA).iterdir())
+    except (OSError, StopIteration):
+        raise click.ClickException(f"{STATE} has no manifest and no keys: this machine has no control plane") from None
+    return InitTask(directory=STATE, shoot=shoot, machine=this_machine())
 
 
 def run_on_machine(work: Callable[[Tell], Coroutine[Any, Any, None]], output: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The process of ``gardener shoot init`` and ``join``: Temporal on a file of the machine, and its worker.
+"""The process of ``gardener shoot init``, ``join`` and ``renew``: Temporal on a file of the machine, and its worker.
 
 There is no garden and no cluster yet whose Temporal could keep the flow. So the machine has one of its own: it listens
 on the loopback address while this process runs, and ends with it, also by SIGKILL. The flow is in a file, so the next
@@ -18,7 +18,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Worker
 
 from activities.self_hosted.init import SelfHostedActivities
 from activities.self_hosted.join import JoinActivities
@@ -27,10 +27,12 @@ from workers.lib.codec import data_converter
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.journal import open_journal
+from workers.lib.sandbox import workflow_runner
 from workers.lib.temporal import TemporalConnectionError, TemporalServer, connect_with
 from workers.node_agent.system import System
 from workflows.self_hosted.init import InitSelfHostedShoot
 from workflows.self_hosted.join import JoinSelfHostedShoot
+from workflows.self_hosted.renew import RenewSelfHostedShoot
 
 Tell = Callable[[str, str], None]
 TEMPORAL = "/usr/local/bin/temporal"
@@ -66,6 +68,21 @@ async def run_init(task: InitTask, tell: Tell) -> None:
     await _run(task.directory, name, InitSelfHostedShoot.run, switches, InitSelfHostedShoot, activities, tell)
 
 
+async def run_renewal(task: InitTask, tell: Tell) -> None:
+    """Start or continue the flow of ``gardener shoot renew``, and wait for its end. See ``_run``."""
+    steps = SelfHostedActivities(System(), task)
+    activities = [
+        steps.make_self_hosted_secrets,
+        steps.start_self_hosted_kubelet,
+        steps.deploy_self_hosted_control_plane,
+        steps.wait_self_hosted_apiserver,
+        steps.wait_self_hosted_exposure,
+        steps.write_self_hosted_kubeconfig,
+    ]
+    name = f"renew/{task.shoot.technical_id}"
+    await _run(task.directory, name, RenewSelfHostedShoot.run, [task.exposed], RenewSelfHostedShoot, activities, tell)
+
+
 async def run_join(directory: Path, task: JoinTask, tell: Tell) -> None:
     """Start or continue the flow of ``gardener shoot join``, and wait for its end. See ``_run``."""
     steps = JoinActivities(System(), task)
@@ -97,7 +114,7 @@ async def _run(
             activities=activities,
             interceptors=[*await open_journal(directory / "journal", client), Heartbeats(), ActivityInterceptor()],
             max_heartbeat_throttle_interval=THROTTLE,
-            workflow_runner=UnsandboxedWorkflowRunner(),
+            workflow_runner=workflow_runner(),
         )
         async with worker:
             # A flow that has ended runs again: each of its steps finds what there is.

@@ -2,21 +2,37 @@
 
 import json
 import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from activities.components import apiserver
 from activities.components.static_pod import FILES, StaticPod
-from activities.secrets.configs import CertificateAuthority, EncryptionConfiguration
+from activities.secrets.configs import (
+    Certificate,
+    CertificateAuthority,
+    EncryptionConfiguration,
+    KeyAlgorithm,
+    Making,
+    Usage,
+)
+from activities.secrets.crypto import KeyPair, validity_of
 from activities.self_hosted import control_plane
 from activities.self_hosted.backup import place
+from activities.self_hosted.init import SelfHostedActivities
 from activities.self_hosted.secrets import FileSecrets
 from api.contracts.self_hosted import InitTask, InvalidManifest, Machine, SelfHostedManifest
+from kube.errors import ApiError
 from tests.unit.api.shoots import changed
 from workers.cli import shoot_init
+from workers.cli.shoot import shoot
 
 MANIFEST: dict[str, Any] = {
     "apiVersion": "core.gardener.cloud/v1beta1",
@@ -255,3 +271,156 @@ def test_the_controller_of_a_named_shoot_knows_its_record(
     [config] = [each for path, each in controller.files.items() if path.endswith("config.yaml")]
     wanted = ("", "alone-external" if manifest is NAMED else "")
     assert (json.loads(config)["exposure"], json.loads(config)["dnsRecord"]) == wanted
+
+
+def at(day: int) -> Callable[[], datetime]:
+    return lambda: datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day)
+
+
+MONTH = timedelta(days=30)
+SERVER = Certificate(name="server", common_name="server", usage=Usage.SERVER, signer="ca", validity=MONTH)
+
+
+def test_a_certificate_is_renewed_after_80_percent_of_its_validity_and_an_authority_never(tmp_path: Path) -> None:
+    authority = CertificateAuthority("ca")
+    first, early, late = (FileSecrets(tmp_path, at(day)) for day in (0, 19, 25))
+    made = [first.ensure(authority), first.ensure(SERVER)]
+    assert [early.ensure(authority), early.ensure(SERVER)] == made
+    assert not early.ends_soon(SERVER)
+
+    assert late.ends_soon(SERVER)
+    assert not late.ends_soon(authority)
+    assert late.ensure(authority) == made[0]
+    renewed = late.ensure(SERVER)
+    assert renewed["tls.key"] != made[1]["tls.key"]
+    assert validity_of(renewed["tls.crt"])[1] == validity_of(made[1]["tls.crt"])[1] + timedelta(days=25)
+    assert late.all().keys() == {"ca", "ca-bundle", "server"}
+    assert not late.ends_soon(SERVER)
+
+
+def test_a_certificate_of_an_earlier_version_is_renewed_though_it_is_valid_for_years(tmp_path: Path) -> None:
+    for each in (CertificateAuthority("ca"), replace(SERVER, validity=timedelta(days=3000))):
+        FileSecrets(tmp_path, at(0)).ensure(each)
+    assert not FileSecrets(tmp_path, at(19)).ends_soon(SERVER)
+    assert FileSecrets(tmp_path, at(25)).ends_soon(SERVER)
+
+
+def test_a_certificate_that_ends_with_its_authority_is_not_renewed(tmp_path: Path) -> None:
+    """The next one would end then, too: it would be renewed each day."""
+    FileSecrets(tmp_path, at(0)).ensure(CertificateAuthority("ca"))
+    FileSecrets(tmp_path, at(3630)).ensure(SERVER)
+    assert not FileSecrets(tmp_path, at(3649)).ends_soon(SERVER)
+    # Longer ones, as those of servers, are valid as long as the authority.
+    long = Certificate(name="long", common_name="long", usage=Usage.SERVER, signer="ca")
+    FileSecrets(tmp_path, at(0)).ensure(long)
+    assert not FileSecrets(tmp_path, at(3600)).ends_soon(long)
+
+
+@pytest.mark.parametrize("dying", [(Path, "rename"), (shutil, "rmtree")], ids=["rename", "rmtree"])
+def test_a_renewal_that_was_killed_is_done_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: tuple[object, str]
+) -> None:
+    FileSecrets(tmp_path, at(0)).ensure(CertificateAuthority("ca"))
+    before = FileSecrets(tmp_path, at(0)).ensure(SERVER)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*dying, dies)
+        with pytest.raises(KeyboardInterrupt):
+            FileSecrets(tmp_path, at(25)).ensure(SERVER)
+    after = FileSecrets(tmp_path, at(25)).ensure(SERVER)
+    assert after.keys() == before.keys()
+    assert after["tls.crt"] != before["tls.crt"]
+
+
+def test_a_renewal_starts_pods_with_clients_again_and_neither_the_api_server_nor_etcd(
+    task: InitTask, secrets: FileSecrets, pods: dict[str, StaticPod]
+) -> None:
+    later = FileSecrets(task.directory / "secrets", lambda: datetime.now(UTC) + timedelta(days=25))
+    certificates = control_plane.certificates(task, secrets.get("ca")["ca.crt"])
+    due = {each.name for each in certificates if later.ends_soon(each)}
+    clients = {"kube-controller-manager", "kube-scheduler", "self-hosted-controller"}
+    assert due == {*clients, "kubelet", "kubelet-server"}
+    for each in certificates:
+        later.ensure(each)
+    after = control_plane.pods(task, later.all())
+    assert {each.name for each in after if each.manifest != pods[each.name].manifest} == clients
+    assert {each.name for each in after if each.files != pods[each.name].files} == clients
+
+
+@pytest.fixture
+def ran(task: InitTask, secrets: FileSecrets, monkeypatch: pytest.MonkeyPatch) -> list[InitTask]:
+    """The renewals that ``gardener shoot renew`` has run on this machine."""
+    found: list[InitTask] = []
+
+    async def run(task: InitTask, tell: object) -> None:
+        found.append(task)
+        assert (task.directory / "renewing").exists()
+
+    (task.directory / "shoot.json").write_text(task.shoot.model_dump_json())
+    monkeypatch.setattr(shoot_init, "STATE", task.directory)
+    monkeypatch.setattr(shoot_init, "must_be_machine", lambda: None)
+    monkeypatch.setattr(shoot_init, "this_machine", lambda: task.machine)
+    monkeypatch.setattr(shoot_init, "run_renewal", run)
+    return found
+
+
+def test_a_renewal_runs_if_a_certificate_ends_soon(task: InitTask, ran: list[InitTask]) -> None:
+    done = CliRunner().invoke(shoot_init.renew)
+    assert "no certificate ends soon" in done.output
+    assert not ran
+
+    (task.directory / "secrets/admin/tls.crt").write_bytes(_old_certificate(task))
+    done = CliRunner().invoke(shoot_init.renew)
+    assert done.exit_code == 0
+    assert ran == [task]
+    assert not (task.directory / "renewing").exists()
+
+
+def test_a_renewal_that_was_killed_goes_on_though_all_certificates_are_new(task: InitTask, ran: list[InitTask]) -> None:
+    (task.directory / "renewing").touch()
+    CliRunner().invoke(shoot_init.renew)
+    assert ran == [task]
+
+
+def test_a_machine_without_a_control_plane_renews_nothing(ran: list[InitTask], task: InitTask) -> None:
+    (task.directory / "shoot.json").unlink()
+    for command in (shoot_init.renew, shoot_init.repair):
+        done = CliRunner().invoke(command)
+        assert "this machine has no control plane" in done.output
+        assert done.exit_code == 1
+
+
+def test_a_repair_of_a_cluster_that_does_not_answer_fails_with_the_reason(
+    task: InitTask, ran: list[InitTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(_: object) -> None:
+        raise ApiError(0, "connection refused", "reading ConfigMap kube-system/self-hosted-system")
+
+    monkeypatch.setattr(SelfHostedActivities, "repair_self_hosted_system", unreachable)
+    done = CliRunner().invoke(shoot_init.repair)
+    assert "connection refused" in done.output
+    assert done.exit_code == 1
+
+
+def test_timers_run_commands_that_exist() -> None:
+    names = {"gardener-shoot-renew", "gardener-shoot-repair"}
+    units = control_plane.timers()
+    assert units.keys() == {f"/etc/systemd/system/{name}.{kind}" for name in names for kind in ("service", "timer")}
+    for path, (content, mode) in units.items():
+        assert mode == 0o644
+        if path.endswith(".service"):
+            [command] = [line for line in content.decode().splitlines() if line.startswith("ExecStart=")]
+            assert command.split()[1:] == ["shoot", path.removesuffix(".service").rpartition("-")[2]]
+            assert command.split()[2] in shoot.commands
+
+
+def _old_certificate(task: InitTask) -> bytes:
+    """Certificate of the administrator, made a year ago."""
+    secrets = FileSecrets(task.directory / "secrets")
+    [config] = [each for each in control_plane.certificates(task, b"") if each.name == "admin"]
+    signer = secrets.get("ca-client")
+    ca = KeyPair(signer["ca.crt"], signer["ca.key"])
+    return config.make(Making("admin", datetime.now(UTC) - timedelta(days=364), KeyAlgorithm.P256, ca))["tls.crt"]

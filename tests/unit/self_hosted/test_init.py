@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -23,6 +24,7 @@ from workers.node_agent.system import System
 __all__ = ["secrets", "task"]
 PLACE = ("alone-external", "kube-system")
 NODES, SECRETS = "/api/v1/nodes", "/api/v1/secrets"
+CONFIG_MAPS, DEPLOYMENTS, DAEMON_SETS = "/api/v1/configmaps", "/apis/apps/v1/deployments", "/apis/apps/v1/daemonsets"
 RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
 
 
@@ -106,3 +108,72 @@ async def test_an_error_of_the_record_is_told_without_the_key(machine: Named) ->
 def test_the_kubeconfig_of_a_named_shoot_has_its_name(machine: Named, secrets: FileSecrets) -> None:
     cluster = machine.steps._administrator("api.alone.example.org")["clusters"][0]["cluster"]
     assert cluster["server"] == "https://api.alone.example.org"
+
+
+async def test_a_component_that_is_deleted_or_changed_is_put_back(machine: Named, secrets: FileSecrets) -> None:
+    await machine.steps.deploy_self_hosted_system()
+    before = dict(machine.api.objects)
+    machine.api.remove(DEPLOYMENTS, "coredns", "kube-system")
+    machine.api.change(DAEMON_SETS, "kube-proxy-cp-v1.37.1", "kube-system", {"spec": {"template": None}})
+    assert machine.api.objects.keys() != before.keys()
+
+    assert await machine.steps.repair_self_hosted_system()
+    assert {place: _content(found) for place, found in machine.api.objects.items()} == {
+        place: _content(found) for place, found in before.items()
+    }
+    versions = {place: found["metadata"]["resourceVersion"] for place, found in machine.api.objects.items()}
+    assert await machine.steps.repair_self_hosted_system()
+    assert versions == {place: found["metadata"]["resourceVersion"] for place, found in machine.api.objects.items()}
+
+
+async def test_a_machine_of_an_earlier_version_puts_nothing_back(machine: Named, secrets: FileSecrets) -> None:
+    """Two machines of different versions would change the components every few minutes."""
+    await machine.steps.deploy_self_hosted_system()
+    machine.api.change(
+        CONFIG_MAPS, "self-hosted-system", "kube-system", {"data": {"digest": "that of a later version"}}
+    )
+    machine.api.remove(DEPLOYMENTS, "coredns", "kube-system")
+    assert not await machine.steps.repair_self_hosted_system()
+    assert machine.api.find(DEPLOYMENTS, "coredns", "kube-system") is None
+
+    machine.api.remove(CONFIG_MAPS, "self-hosted-system", "kube-system")
+    assert await machine.steps.repair_self_hosted_system()
+    assert machine.api.find(DEPLOYMENTS, "coredns", "kube-system")
+
+
+async def test_a_repair_that_was_killed_is_done_by_the_next(
+    machine: Named, secrets: FileSecrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await machine.steps.deploy_self_hosted_system()
+    deleted = [place for place in machine.api.objects if place[0] == DAEMON_SETS]
+    for each in deleted:
+        machine.api.remove(*_place(each))
+    with monkeypatch.context() as patched:
+        patched.setattr(KubeClient, "apply", _dying(KubeClient.apply))
+        with pytest.raises(KeyError):
+            await machine.steps.repair_self_hosted_system()
+    assert await machine.steps.repair_self_hosted_system()
+    assert deleted == [each for each in machine.api.objects if each[0] == DAEMON_SETS]
+
+
+def _dying(apply: Any) -> Any:
+    """It dies before the second DaemonSet."""
+    seen: list[str] = []
+
+    async def run(self: KubeClient, obj: Object, **options: Any) -> Any:
+        seen.append(obj["kind"])
+        if seen.count("DaemonSet") == 2:
+            raise KeyError
+        return await apply(self, obj, **options)
+
+    return run
+
+
+def _content(found: Object) -> Object:
+    metadata = {key: value for key, value in found["metadata"].items() if key in ("name", "namespace", "labels")}
+    return {**{key: value for key, value in found.items() if key != "metadata"}, "metadata": metadata}
+
+
+def _place(place: Any) -> tuple[str, str, str]:
+    path, namespace, name = place
+    return path, name, namespace
