@@ -20,9 +20,7 @@ from tempfile import TemporaryDirectory
 from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Worker
-
-from workers.lib.sandbox import workflow_runner
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 with workflow.unsafe.imports_passed_through():
     import click
@@ -146,7 +144,7 @@ async def connected(server: TemporalServer, *workflows: type) -> AsyncIterator[C
             activities=[Bench().no_op, report],
             interceptors=[Heartbeats()],
             disable_eager_activity_execution=True,  # a flow's activities run in the gardenlet, elsewhere
-            workflow_runner=workflow_runner(),
+            workflow_runner=UnsandboxedWorkflowRunner(),
         ):
             yield client
 

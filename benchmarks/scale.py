@@ -237,7 +237,7 @@ async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
         "gardenletLifecycle": {"monitorPeriod": "PT24H"},
         # Values for a garden of this size, see docs/operations/scale.md. Lifecycles and operations are workflows.
         "maxCachedWorkflows": 3000,
-        "stickySeconds": 5,
+        "stickySeconds": 30,
     }
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
     connection = {"gardenClientConnection": config["gardenClientConnection"], "health": {"port": free_port()}}

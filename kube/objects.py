@@ -37,6 +37,16 @@ def has_taint(node: Mapping[str, Any], key: str) -> bool:
     return any(each["key"] == key for each in node["spec"].get("taints") or ())
 
 
+def ip_families(service: Mapping[str, Any]) -> list[str]:
+    """Families of the addresses of a Service, the primary one first."""
+    return list(service["spec"].get("ipFamilies") or ["IPv4"])
+
+
+def ip_family(address: str) -> str:
+    """Family of an address or a network: those of IPv6 have colons."""
+    return "IPv6" if ":" in address else "IPv4"
+
+
 def owner_reference(resource: Resource, name: str, uid: str, *, controller: bool = True) -> Object:
     """An entry of ``ownerReferences``: the object is deleted once all of its owners are gone.
 

@@ -14,10 +14,15 @@ from kube.client import KubeClient
 from landscape import cgroups, containerd, pki, seed_load_balancer
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
+from landscape.kernel import has_ipv6
 from landscape.kube import apply, connected, is_ready
 from landscape.plan import LOOPBACK, ClusterPlan, NodePlan, Plan
 from landscape.processes import Processes, ProcessSpec
 from landscape.waiting import until
+
+ADMISSION_PLUGINS = "NodeRestriction,DenyServiceExternalIPs"
+"""A Service takes the connections to its ``externalIPs``: a tenant of the cloud could take those to the load balancer
+of another one."""
 
 # Admission plugins and controllers that these clusters do not need.
 _KCM_WITHOUT = (
@@ -191,9 +196,9 @@ class Cluster:
             "enable-bootstrap-token-auth": "true",
             **({} if "authorization-config" in more else {"authorization-mode": "Node,RBAC"}),
             **more,
-            "enable-admission-plugins": "NodeRestriction",
+            "enable-admission-plugins": ADMISSION_PLUGINS,
             "allow-privileged": "true",
-            "service-cluster-ip-range": cluster.services,
+            "service-cluster-ip-range": _of_families(cluster.services, cluster.services_ipv6),
             "service-account-issuer": f"https://{cluster.name}.{self._plan.dns_zone}",
             "api-audiences": f"https://{cluster.name}.{self._plan.dns_zone},https://kubernetes.default.svc",
             "service-account-key-file": str(credentials.service_account.certificate),
@@ -324,7 +329,7 @@ class Cluster:
             "mode": "iptables",
             "bindAddress": place.address,
             "hostnameOverride": place.name,
-            "clusterCIDR": self._cluster.pods,
+            "clusterCIDR": _of_families(self._cluster.pods, self._cluster.pods_ipv6),
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
             # The conntrack table belongs to the whole machine: kube-proxy must not change its settings.
@@ -334,6 +339,11 @@ class Cluster:
         file = place.directory / "kube-proxy.json"
         write_if_changed(file, json.dumps(config, indent=2))
         return self._spec("kube-proxy", {"config": str(file)}, node=node, GOGC="40")
+
+
+def _of_families(network: str, network_ipv6: str) -> str:
+    """Networks of both families, or that of IPv4 alone."""
+    return f"{network},{network_ipv6}" if network_ipv6 and has_ipv6() else network
 
 
 def kubelet_config(

@@ -14,7 +14,7 @@ from pathlib import Path
 from landscape import plan as plans
 from landscape import residue
 from landscape.kernel import has_ipv6
-from landscape.plan import SEEDS, ClusterPlan, Link, NodePlan, Plan
+from landscape.plan import IPV6_BLOCK, SEEDS, ClusterPlan, Link, NodePlan, Plan
 from landscape.shell import run
 
 GATEWAY_PORTS = (443, 8132, 8443)
@@ -34,7 +34,7 @@ SEED_LINKS = ("host", "garden", "cloud")
 """Interfaces of a seed: to users, to central services, to machines."""
 
 # Networks of all landscapes; traffic to these ranges must not take the host's default route.
-_PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13")
+_PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13", *([IPV6_BLOCK] if has_ipv6() else []))
 _NAMESPACES = Path("/run/netns")
 _OF_A_NODE = {
     "net/ipv4/ip_forward": "1",
@@ -64,6 +64,9 @@ async def up(plan: Plan) -> None:
         routes.append(f"route replace {plan.further_address(seed)}/32 via {plan.host_link(seed).right_address}")
     if plan.closed:
         routes.append(f"route replace {plan.object_store_address}/32 via {plan.host_link('garden').right_address}")
+    if has_ipv6():
+        link = plan.host_link("cloud")
+        routes.append(f"route replace {plan.public_network_ipv6} via {link.right_ipv6} src {link.left_ipv6}")
     await _batch(None, routes)
     nodes = (_node(seed, node) for seed in plan.seeds if seed.is_zonal for node in seed.nodes)
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS), *nodes)
@@ -151,6 +154,15 @@ async def _link(link: Link) -> None:
         (link.right_netns, link.right_interface, link.right_address),
     ):
         await _batch(namespace, [f"addr replace {address}/30 dev {interface}", f"link set {interface} up"])
+    if link.ipv6 and has_ipv6():
+        for namespace, interface, address in (
+            (link.left_netns, link.left_interface, link.left_ipv6),
+            (link.right_netns, link.right_interface, link.right_ipv6),
+        ):
+            # A machine may have switched IPv6 off for new interfaces.
+            await _sysctl(namespace, {f"net/ipv6/conf/{interface}/disable_ipv6": "0"})
+            # Without ``nodad``, the kernel would use the address only after a second.
+            await _batch(namespace, [f"addr replace {address}/64 dev {interface} nodad"])
 
 
 async def _garden(plan: Plan) -> None:
@@ -220,11 +232,14 @@ async def _cloud(plan: Plan) -> None:
         # The packets of machines to each other must pass the rules, too.
         await _sysctl(namespace, {"net/bridge/bridge-nf-call-ip6tables": "1"})
         await _machines_ipv6(namespace)
+        await _public_ipv6(plan)
     await _public(plan, sources[1:])
 
 
 async def _machines_ipv6(namespace: str) -> None:
     """Let machines reach each other by IPv6, and nothing else: no other namespace, and no server of the cloud.
+
+    ``_public_ipv6`` lets them answer users.
 
     A machine must not become the gateway of others, so no router advertisement of machines passes. The rules match the
     bridge and not the addresses of machines, because machines of a Shoot forward packets of its pods to each other. A
@@ -244,6 +259,30 @@ async def _machines_ipv6(namespace: str) -> None:
         f"-A INPUT -i {POD_BRIDGE} {known}",
         f"-A INPUT -i {POD_BRIDGE} -p ipv6-icmp -j ACCEPT",
         f"-A INPUT -i {POD_BRIDGE} -j REJECT",
+        "COMMIT",
+    ]
+    await run("ip6tables-restore", "--noflush", stdin="\n".join([*rules, ""]), netns=namespace)
+
+
+async def _public_ipv6(plan: Plan) -> None:
+    """Let users and machines reach load balancers by IPv6. Machines answer users, and open no connections to them.
+
+    A landscape of an earlier version gets these rules, too.
+    """
+    namespace, public = plan.cloud.netns, f"--ctorigdst {plan.public_network_ipv6}"
+    if "GARDENER-PUBLIC" in await run("ip6tables-save", "-t", "filter", netns=namespace):
+        return
+    rules = [
+        "*filter",
+        ":GARDENER-PUBLIC - [0:0]",
+        f"-A GARDENER-PUBLIC -i host -o {POD_BRIDGE} -m conntrack --ctstate DNAT {public} -j ACCEPT",
+        f"-A GARDENER-PUBLIC -i {POD_BRIDGE} -o host -m conntrack --ctstate ESTABLISHED,RELATED {public} -j ACCEPT",
+        # Before the rule that rejects all that machines send to others.
+        "-I FORWARD 1 -j GARDENER-PUBLIC",
+        "COMMIT",
+        # As by IPv4: otherwise, a machine would answer the other one past the load balancer.
+        "*nat",
+        f"-A POSTROUTING -s {plan.machine_network_ipv6} -m conntrack --ctstate DNAT {public} -j MASQUERADE",
         "COMMIT",
     ]
     await run("ip6tables-restore", "--noflush", stdin="\n".join([*rules, ""]), netns=namespace)
@@ -358,7 +397,7 @@ async def _rules(namespace: str, filters: str, own: Sequence[str], first: Sequen
     await run("iptables-restore", "--noflush", stdin=f"{filters}\n{nat}\n", netns=namespace)
 
 
-async def _sysctl(namespace: str, values: dict[str, str]) -> None:
+async def _sysctl(namespace: str | None, values: dict[str, str]) -> None:
     script = "\n".join(f"echo {value} > /proc/sys/{key}" for key, value in values.items())
     await run("sh", "-ec", script, netns=namespace)
 

@@ -1,8 +1,8 @@
 """Addresses, names and paths of a landscape, computed from its name and index.
 
 Nothing here touches the machine. Landscapes differ by index, so several run side by side: each owns one /20 out of
-198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services). Its machines have
-addresses of IPv6, too: of a /60 out of 2001:2::/48, which RFC 5180 reserves for such networks.
+198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services). Its machines and load
+balancers have addresses of IPv6, too: of a /60 out of 2001:2::/48, which RFC 5180 reserves for such networks.
 """
 
 import json
@@ -38,6 +38,8 @@ LOOPBACK = "127.0.0.1"
 SHOOT_PODS = "100.112.0.0/16"
 SHOOT_SERVICES = "100.68.0.0/16"
 VPN_NETWORK = "198.19.255.0/24"
+IPV6_BLOCK = "2001:2::/48"
+"""Network of all addresses of IPv6, of all landscapes."""
 
 # Host-side interfaces are named gard<index>-<peer>, at most 15 characters.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
@@ -88,6 +90,13 @@ class ClusterPlan:
     """Network of all addresses of nodes; empty without nodes, as is the next one."""
     pods: str
     """Network of the pods of all nodes."""
+    services_ipv6: str = ""
+    """IPv6 network of Services, beside the other one; empty: they have IPv4 only."""
+
+    @property
+    def pods_ipv6(self) -> str:
+        """IPv6 network of the pods of all nodes; empty: they have IPv4 only."""
+        return next((node.pods_ipv6 for node in self.nodes), "")
 
     @property
     def server(self) -> str:
@@ -132,6 +141,16 @@ class Link:
     right_netns: str
     right_interface: str
     right_address: str
+    ipv6: str = ""
+    """A /64 in which the left end has the first address, and the right end the second one; empty: IPv4 only."""
+
+    @property
+    def left_ipv6(self) -> str:
+        return str(IPv6Network(self.ipv6)[1])
+
+    @property
+    def right_ipv6(self) -> str:
+        return str(IPv6Network(self.ipv6)[2])
 
 
 @dataclass(frozen=True)
@@ -305,13 +324,22 @@ class Plan:
     @property
     def machine_network_ipv6(self) -> str:
         """Network of the second address of each machine."""
-        block = IPv6Network("2001:2::/48")
-        return str(IPv6Network((int(block.network_address) + ((16 * self.index + 8) << 64), 64)))
+        return str(self._network_ipv6(8))
+
+    def _network_ipv6(self, number: int) -> IPv6Network:
+        """One of the 16 networks of the landscape's /60."""
+        first = int(IPv6Network(IPV6_BLOCK).network_address)
+        return IPv6Network((first + ((16 * self.index + number) << 64), 64))
 
     @property
     def public_network(self) -> str:
         """Addresses of the cloud's load balancers, which users reach; bastions have such addresses."""
         return f"{self._address(4, 0)}/24"
+
+    @property
+    def public_network_ipv6(self) -> str:
+        """Addresses of IPv6 of the cloud's load balancers."""
+        return str(self._network_ipv6(4))
 
     @property
     def dns_zone(self) -> str:
@@ -361,7 +389,8 @@ class Plan:
         services = f"100.64.{16 * self.index}.0/24"
         cloud = self._cluster("cloud", self._address(1, 2), self.netns("cloud"), services, self.machine_network)
         nodes = tuple(replace(node, pods_ipv6=self.machine_network_ipv6) for node in cloud.nodes)
-        return replace(cloud, nodes=nodes)
+        services_ipv6 = f"{self._network_ipv6(0).network_address}/112"
+        return replace(cloud, nodes=nodes, services_ipv6=services_ipv6)
 
     @property
     def seeds(self) -> tuple[ClusterPlan, ...]:
@@ -444,6 +473,7 @@ class Plan:
             right_netns=self.netns(cluster),
             right_interface="host",
             right_address=self._address(third, 2),
+            ipv6=str(self._network_ipv6(third)) if cluster == "cloud" else "",
         )
 
     def garden_link(self, cluster: str) -> Link:

@@ -12,6 +12,10 @@ HEARTBEAT = timedelta(seconds=10)
 started again on the same machine, it reports its activities earlier (workers/lib/journal.py). Activities that wait send
 a heartbeat every 2 s (activities/heartbeat.py), all others every 3 s (workers/lib/heartbeats.py)."""
 
+BACKGROUND_HEARTBEAT = timedelta(seconds=30)
+"""Like ``HEARTBEAT``, for activities that run as long as a flow. In a busy garden there are many of them, and each
+heartbeat is a transaction of Temporal's database. Nothing waits for their reports."""
+
 WORKFLOW_TASK = timedelta(seconds=4)
 """Time after which Temporal gives a task of a workflow to another worker, because its worker died or is too slow. The
 worker sends no heartbeat for it. 4 s: a workflow whose worker is killed in the middle of a task continues within 5 s
@@ -109,7 +113,7 @@ def background(summary: str, days: float = 30) -> ActivityConfig:
         task_queue=GARDEN_QUEUE,
         summary=summary,
         start_to_close_timeout=timedelta(days=days),
-        heartbeat_timeout=HEARTBEAT,
+        heartbeat_timeout=BACKGROUND_HEARTBEAT,
         retry_policy=RETRY,
     )
 

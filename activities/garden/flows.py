@@ -209,19 +209,23 @@ async def _follow(
     flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
     said: dict[str, Any] | None = None
     said_at = datetime.min.replace(tzinfo=UTC)
+    progress: FlowProgress | None = None
+    events = 0
     pause = least = min(_LOOK_SECONDS, seconds)
     while True:
-        activity.heartbeat()
         await asyncio.sleep(pause)  # a flow's progress cannot be watched
         begun = time.monotonic()
         try:
-            progress = await flow.query("progress", result_type=FlowProgress)
             description = await flow.describe()
+            if description.status != WorkflowExecutionStatus.RUNNING:
+                return
+            if progress is None or description.history_length != events:  # else there is no progress
+                progress, events = await flow.query("progress", result_type=FlowProgress), description.history_length
         except RPCError:
             continue
         finally:
             pause = _pause_after(time.monotonic() - begun, least)
-        if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
+        if progress.ended:
             return
         now = datetime.now(UTC)
         status = await _status_of(progress, description, now)

@@ -140,8 +140,8 @@ class BastionActuator(LocalActuator):
 def source_ranges(extension: Extension) -> list[str]:
     """Networks from which the bastion is reached: each block without its exceptions.
 
-    Raises ApplicationError for blocks of IPv6, which this cloud does not have: a Service without a range of its own
-    family is open to all.
+    Raises ApplicationError for blocks of IPv6: a bastion has an address of IPv4 alone, and a Service without a range of
+    its own family is open to all.
     """
     blocks = [each["ipBlock"] for each in extension.spec["ingress"]]
     found = []

@@ -26,6 +26,7 @@ from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
     Interceptor,
+    UnsandboxedWorkflowRunner,
     Worker,
     WorkflowInstance,
     WorkflowInstanceDetails,
@@ -50,7 +51,6 @@ from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.journal import open_journal
 from workers.lib.runtime import configure_logging
-from workers.lib.sandbox import workflow_runner
 from workflows import options
 from workflows.seed import BootstrapSeed, DeleteSeed
 
@@ -210,7 +210,7 @@ async def _garden(setting: Setting, reaper: Reaper, temporal: Client) -> None:
             _Deadly(reaper, GARDEN),
         ],
         max_heartbeat_throttle_interval=THROTTLE,
-        workflow_runner=_Runner(workflow_runner(), reaper),
+        workflow_runner=_Runner(UnsandboxedWorkflowRunner(), reaper),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
     )
     await asyncio.gather(worker.run(), SeedWatcher(garden, caches, temporal).run())
@@ -245,6 +245,7 @@ async def _live(role: str, setting: Setting) -> None:
     Mortal.reaper = reaper = Reaper(record, role)
     if setting.heartbeat:
         options.HEARTBEAT = timedelta(seconds=setting.heartbeat)
+        options.BACKGROUND_HEARTBEAT = options.HEARTBEAT
     temporal = await _connected(setting.temporal)
     reaper.note("up", role)
     run: Coroutine[Any, Any, None] = _ROLES[role](setting, reaper, temporal)

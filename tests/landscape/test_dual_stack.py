@@ -16,8 +16,9 @@ from api.decisions import dual_stack
 from tests.connections import CONNECT
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
+from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
-from tests.landscape.test_load_balancers import Balanced, address_of, asked
+from tests.landscape.test_load_balancers import Balanced, address_of, addresses_of, asked, own_address, served
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow]
 
@@ -162,6 +163,90 @@ def test_a_network_policy_closes_both_families(cluster: Cluster) -> None:
     finally:
         cluster.shoot.kubectl("delete", "networkpolicy", "closed")
     cluster.await_reached("far", set(addresses), *addresses)
+
+
+# Load balancers
+
+
+@pytest.fixture(scope="module")
+def balanced(cluster: Cluster) -> Iterator[Balanced]:
+    with served(cluster.shoot) as made:
+        yield made
+
+
+def given(balanced: Balanced, name: str, *wanted: int) -> list[str]:
+    """Addresses of a Service, once they are of these families."""
+
+    def found() -> list[str] | None:
+        addresses = addresses_of(balanced.wait(name))
+        return addresses if families(addresses) == list(wanted) else None
+
+    return eventually(found, f"Service {name} has addresses of {wanted}", 30)
+
+
+def await_answers(addresses: list[str], wanted: dict[str, str]) -> None:
+    eventually(lambda: {each: asked(each) for each in addresses} == wanted, f"the answers are {wanted}", 30)
+
+
+def test_a_load_balancer_has_an_address_of_each_family_until_its_service_is_deleted(balanced: Balanced) -> None:
+    spec = {"externalTrafficPolicy": "Local", "ipFamilyPolicy": "RequireDualStack"}
+    balanced.service("both", **spec)
+    balanced.service("turned", **spec, ipFamilies=BOTH[::-1])
+    balanced.service("second", **spec | {"ipFamilyPolicy": "SingleStack"}, ipFamilies=["IPv6"])
+    addresses = [*given(balanced, "both", 4, 6), *given(balanced, "turned", 6, 4), *given(balanced, "second", 6)]
+    assert len(set(addresses)) == 5
+
+    # A pod sees its client, by either family.
+    await_answers(addresses, {each: own_address(each) for each in addresses})
+
+    balanced.shoot.kubectl("-n", PROBE, "delete", "service", "both", "turned", "second", "--timeout=30s")
+    assert not balanced.in_cloud()
+    assert not any(asked(each) for each in addresses)
+
+
+def test_a_load_balancer_gets_and_loses_the_address_of_a_family(balanced: Balanced) -> None:
+    first = address_of(balanced.service("changed", ipFamilyPolicy="SingleStack"))
+    eventually(lambda: asked(first), "the Service answers", 30)
+
+    balanced.service("changed", ipFamilyPolicy="PreferDualStack")
+    both = given(balanced, "changed", 4, 6)
+    assert both[0] == first
+    eventually(lambda: all(asked(each) for each in both), "both addresses answer", 30)
+
+    balanced.service("changed", ipFamilyPolicy="SingleStack")
+    assert given(balanced, "changed", 4) == [first]
+    eventually(lambda: not asked(both[1]), "the other address is gone", 30)
+    assert asked(first)
+    balanced.shoot.kubectl("-n", PROBE, "delete", "service", "changed", "--timeout=30s")
+
+
+def test_only_the_sources_of_a_family_reach_its_address(balanced: Balanced) -> None:
+    """A family without a source range is closed, not open."""
+    spec = {"externalTrafficPolicy": "Local", "ipFamilyPolicy": "RequireDualStack"}
+    balanced.service("closed", **spec, loadBalancerSourceRanges=["203.0.113.0/24"])
+    addresses = given(balanced, "closed", 4, 6)
+    own = {each: own_address(each) for each in addresses}
+    one, two = (ipaddress.ip_network(each).with_prefixlen for each in own.values())
+
+    balanced.service("closed", **spec, loadBalancerSourceRanges=[one])
+    await_answers(addresses, {**own, addresses[1]: ""})
+    balanced.service("closed", **spec, loadBalancerSourceRanges=[two])
+    await_answers(addresses, {**own, addresses[0]: ""})
+    balanced.service("closed", **spec, loadBalancerSourceRanges=[one, two])
+    await_answers(addresses, own)
+    balanced.shoot.kubectl("-n", PROBE, "delete", "service", "closed", "--timeout=30s")
+
+
+def test_a_source_range_of_a_family_that_the_service_has_not_is_refused(balanced: Balanced) -> None:
+    balanced.make("refused", loadBalancerSourceRanges=["203.0.113.0/24", "2001:db8::/32"])
+
+    def told() -> bool:
+        events = json.loads(balanced.shoot.kubectl("-n", PROBE, "get", "events", "-o", "json"))["items"]
+        return any("the Service has no address of IPv6" in each["message"] for each in events)
+
+    eventually(told, "an Event tells the reason", 30)
+    assert not balanced.in_cloud()
+    balanced.shoot.kubectl("-n", PROBE, "delete", "service", "refused", "--timeout=30s")
 
 
 # A Shoot that has run with IPv4

@@ -4,24 +4,28 @@ import json
 import socket
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from kube.objects import ip_family
 from tests.landscape import pods
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
 
-_WEB = """
-import http.server
+WEB = """
+import http.server, socket
 class Web(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(self.client_address[0].encode())
-http.server.ThreadingHTTPServer(("", 8080), Web).serve_forever()
+        self.wfile.write(self.client_address[0].removeprefix("::ffff:").encode())
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+Server(("", 8080), Web).serve_forever()
 """
-"""Tells the address of its client."""
+"""Tells the address of its client, of either family."""
 
 
 class Balanced:
@@ -33,9 +37,13 @@ class Balanced:
     def apply(self, *objects: dict[str, Any]) -> None:
         self.shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
+    def make(self, name: str, **spec: Any) -> None:
+        """Make the Service or change it."""
+        self.apply({**pods.service("balanced", 80), "metadata": {"name": name, "namespace": PROBE}} | _of_type(spec))
+
     def service(self, name: str, **spec: Any) -> dict[str, Any]:
         """Make the Service or change it, and wait for its address."""
-        self.apply({**pods.service("balanced", 80), "metadata": {"name": name, "namespace": PROBE}} | _of_type(spec))
+        self.make(name, **spec)
         return self.wait(name)
 
     def wait(self, name: str) -> dict[str, Any]:
@@ -56,16 +64,21 @@ def _of_type(spec: dict[str, Any]) -> dict[str, Any]:
     return {"spec": {"type": "LoadBalancer", "selector": {"app": "balanced"}, "ports": ports, **spec}}
 
 
+def addresses_of(service: dict[str, Any]) -> list[str]:
+    return [each["ip"] for each in service["status"]["loadBalancer"]["ingress"]]
+
+
 def address_of(service: dict[str, Any]) -> str:
-    address: str = service["status"]["loadBalancer"]["ingress"][0]["ip"]
+    [address] = addresses_of(service)
     return address
 
 
 def asked(address: str) -> str:
     """Answer of the Service; empty if there is none."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    host = f"[{address}]" if ip_family(address) == "IPv6" else address
     try:
-        with opener.open(f"http://{address}/", timeout=2) as answer:
+        with opener.open(f"http://{host}/", timeout=2) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -73,22 +86,31 @@ def asked(address: str) -> str:
 
 def own_address(address: str) -> str:
     """Address by which the cloud knows this machine."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+    family = socket.AF_INET6 if ip_family(address) == "IPv6" else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as opened:
         opened.connect((address, 80))
         return str(opened.getsockname()[0])
 
 
 @pytest.fixture(scope="module")
 def balanced(shoot: Shoot) -> Iterator[Balanced]:
+    with served(shoot) as made:
+        yield made
+
+
+@contextmanager
+def served(shoot: Shoot) -> Iterator[Balanced]:
+    """A pod for Services."""
     made = Balanced(shoot)
-    made.apply(pods.namespace(), pods.python("balanced", 1, _WEB))
+    made.apply(pods.namespace(), pods.python("balanced", 1, WEB))
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/balanced", "--timeout=60s")
     yield made
     shoot.kubectl("-n", PROBE, "delete", "deployment/balanced", "--timeout=60s")
 
 
 def test_a_service_answers_from_outside_until_it_is_deleted(balanced: Balanced) -> None:
-    service = balanced.service("public")
+    # In a Shoot of IPv4 alone, both families are one.
+    service = balanced.service("public", ipFamilyPolicy="PreferDualStack")
     address = address_of(service)
     assert "service.kubernetes.io/load-balancer-cleanup" in service["metadata"]["finalizers"]
     eventually(lambda: asked(address), "the Service answers", 30)

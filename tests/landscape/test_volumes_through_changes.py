@@ -1,4 +1,4 @@
-"""A volume and an address of a Shoot survive hibernation and a move of the control plane, and go with the Shoot."""
+"""A volume and the addresses of a Shoot survive hibernation and a move of the control plane, and go with the Shoot."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import Shoot, eventually
-from tests.landscape.test_load_balancers import Balanced, address_of, asked
+from tests.landscape.test_load_balancers import WEB, Balanced, addresses_of, asked
 from tests.landscape.test_volumes import Volumes, claim
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
@@ -19,7 +19,9 @@ _SECONDS = 240.0
 @pytest.fixture
 def keeper(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     shoot = Shoot(landscape, "keeper", tmp_path_factory.mktemp("kubeconfigs"))
-    with shoot.created():
+    manifest = shoot.manifest()
+    manifest["spec"]["networking"]["ipFamilies"] = ["IPv4", "IPv6"]
+    with shoot.created(manifest):
         yield shoot
 
 
@@ -30,14 +32,19 @@ def _hibernated(shoot: Shoot, hibernated: bool) -> None:
     shoot.wait_until_reconciled(_SECONDS)
 
 
-def test_volume_and_address_survive_hibernation_and_a_move_and_go_with_the_shoot(keeper: Shoot) -> None:
+def test_volume_and_addresses_survive_hibernation_and_a_move_and_go_with_the_shoot(keeper: Shoot) -> None:
     volumes, balanced = Volumes(keeper), Balanced(keeper)
     volumes.apply(pods.namespace(), claim("data"))
     volumes.start("writer", "data")
     volumes.run("writer", "echo kept > /data/file")
-    balanced.apply(pods.python("balanced", 1, pods.WEB))
-    address = address_of(balanced.service("public"))
-    eventually(lambda: asked(address), "the Service answers", 60)
+    balanced.apply(pods.python("balanced", 1, WEB))
+    addresses = addresses_of(balanced.service("public", ipFamilyPolicy="RequireDualStack"))
+    assert len(addresses) == 2
+
+    def answers() -> bool:
+        return all(map(asked, addresses))
+
+    eventually(answers, "the Service answers", 60)
     volumes.stop("writer")
     volume = volumes.get("pvc", "data")["spec"]["volumeName"]
 
@@ -47,13 +54,13 @@ def test_volume_and_address_survive_hibernation_and_a_move_and_go_with_the_shoot
     _hibernated(keeper, False)
     volumes.start("reader", "data")
     assert volumes.run("reader", "cat /data/file") == "kept"
-    assert address_of(balanced.wait("public")) == address
-    eventually(lambda: asked(address), "the Service answers after the hibernation", 90)
+    assert addresses_of(balanced.wait("public")) == addresses
+    eventually(answers, "the Service answers after the hibernation", 90)
 
     keeper.gardener("shoot", "move", keeper.reference, "--to", keeper.other_seed, "--follow", timeout=_SECONDS)
     keeper.has_moved()
     assert volumes.run("reader", "cat /data/file") == "kept"
-    assert asked(address)
+    assert answers()
     volumes.apply(claim("second"))
     volumes.start("writer", "second")
     assert len(volumes.disks()) == 2, "the destination makes disks"
@@ -62,6 +69,6 @@ def test_volume_and_address_survive_hibernation_and_a_move_and_go_with_the_shoot
     infrastructure = f"infra-{keeper.technical_id}"
     listed = json.loads(keeper.landscape.kubectl("cloud", "get", "disks,services", "-A", "-o", "json"))
     assert not [each for each in listed["items"] if each["metadata"]["namespace"] == infrastructure]
-    assert not asked(address)
+    assert not any(map(asked, addresses))
     files = keeper.landscape.directory / "cloud/disks"
     assert not [each for each in (files / "attached").glob(f"{infrastructure}/*/*") if each.is_mount()]

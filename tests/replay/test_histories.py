@@ -7,13 +7,13 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer, WorkflowRunner
+from temporalio.worker import Replayer
 
 from api.contracts.flows import FlowInput, FlowOutcome, TaskState
 from api.contracts.operations import ShootTask, TaskResult
+from tests.sandbox import SANDBOX
 from workers.cli.flow_view import FlowHistory, FlowView
 from workers.lib.callers import Callers
-from workers.lib.sandbox import workflow_runner
 from workflows.flow import Flow
 from workflows.garden import WORKFLOWS
 from workflows.shoot.base import OperationWorkflow
@@ -23,11 +23,10 @@ HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
 
 def replayer(workflows: list[type] | None = None) -> Replayer:
-    runner: WorkflowRunner = workflow_runner()
     return Replayer(
         workflows=workflows or WORKFLOWS,
         data_converter=pydantic_data_converter,
-        workflow_runner=runner,
+        workflow_runner=SANDBOX,
         interceptors=[Callers(required=True)],
     )
 

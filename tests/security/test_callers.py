@@ -19,17 +19,15 @@ from temporalio.client import (
     WorkflowUpdateHandle,
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 with workflow.unsafe.imports_passed_through():
     from api.contracts.repair import Action, Repair
     from workers.lib.callers import HEADER, Callers
-
-from workers.lib.sandbox import workflow_runner
 from workflows.garden import WORKFLOWS
 
 SPOKEN = Repair(action=Action.PAUSE, reason="a flood", by="mallory")
-RUNNER = workflow_runner()
+RUNNER = UnsandboxedWorkflowRunner()
 
 
 @workflow.defn

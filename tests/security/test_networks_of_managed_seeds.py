@@ -19,6 +19,8 @@ from tests.landscape.conftest import run
 pytestmark = pytest.mark.landscape
 
 OF_A_SEED, OF_OTHERS = "of-a-seed", "of-others"
+USER = ""
+"""Place of users: this machine, in no namespace."""
 MACHINES = {OF_A_SEED: 2, OF_OTHERS: 3}
 """Last part of the addresses of two machines."""
 CENTRAL = (53, 6443, 7233, 8234, 9001, 9002)
@@ -81,6 +83,8 @@ def _add_machine(plan: Plan, name: str) -> None:
     run("ip", "netns", "add", netns)
     _cloud(plan, "ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", netns)
     _cloud(plan, "ip", "link", "set", link, "master", POD_BRIDGE, "up")
+    # As CNI does: a machine may reach itself by a load balancer.
+    _cloud(plan, "ip", "link", "set", link, "type", "bridge_slave", "hairpin", "on")
     run("ip", "-netns", netns, "address", "add", f"{machine_address(plan, name)}/22", "dev", "eth0")
     for device in ("lo", "eth0"):
         run("ip", "-netns", netns, "link", "set", device, "up")
@@ -105,7 +109,8 @@ def _serving(plan: Plan, place: str, address: str, *ports: int) -> Iterator[None
 
 
 def _in(plan: Plan, place: str, code: str, address: str, *ports: int) -> list[str]:
-    return ["nsenter", f"--net=/run/netns/{plan.netns(place)}", sys.executable, "-c", code, address, *map(str, ports)]
+    inside = [] if place == USER else ["nsenter", f"--net=/run/netns/{plan.netns(place)}"]
+    return [*inside, sys.executable, "-c", code, address, *map(str, ports)]
 
 
 def reached(plan: Plan, place: str, address: str, *ports: int) -> list[int]:

@@ -10,6 +10,7 @@ from api.resources import DISK, ENDPOINT_SLICE, SERVICE
 from kube.client import KubeClient
 from kube.errors import Forbidden, Invalid
 from landscape import cloud, disks, garden
+from landscape.cluster import ADMISSION_PLUGINS
 from tests import api_servers
 from tests.api_servers import free_port, process
 from tests.unit.kube.waiting import until
@@ -23,7 +24,8 @@ OWN = "infra-shoot--a--b"
 async def tenant(tmp_path: Path) -> AsyncIterator[KubeClient]:
     port = free_port()
     tokens = f'a,admin,1,system:masters\nt,tenant,2,"{cloud.TENANTS}"\n'
-    commands = api_servers.commands(tmp_path, port, tokens, "--authorization-mode", "RBAC")
+    plugins = f"--enable-admission-plugins={ADMISSION_PLUGINS}"
+    commands = api_servers.commands(tmp_path, port, tokens, "--authorization-mode", "RBAC", plugins)
     started = (process(tmp_path, *command) for command in commands)
     admin, tenant = (api_servers.client(port, token) for token in "at")
     async with next(started), next(started), admin, tenant:
@@ -74,6 +76,10 @@ async def test_a_tenant_of_the_cloud_decides_where_connections_go_and_what_is_at
     address = {"status": {"loadBalancer": {"ingress": [{"ip": "198.18.4.1"}]}}}
     with pytest.raises(Forbidden):
         await tenant.patch(SERVICE, "lb", OWN, address, subresource="status")
+    # kube-proxy would forward connections to the address of another load balancer.
+    for foreign in ("198.18.4.1", "2001:2:0:4::1"):
+        with pytest.raises(Forbidden):
+            await tenant.patch(SERVICE, "lb", OWN, {"spec": {"externalIPs": [foreign]}})
 
     await tenant.create(disk(zone="0"))
     with pytest.raises(Forbidden):

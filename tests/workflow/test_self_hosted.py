@@ -11,8 +11,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.self_hosted.init import SelfHostedActivities
+from tests.sandbox import SANDBOX
 from tests.unit.kube.waiting import until
-from workers.lib.sandbox import workflow_runner
 from workers.self_hosted.process import tell_progress
 from workflows.self_hosted.init import InitSelfHostedShoot
 from workflows.self_hosted.renew import RenewSelfHostedShoot
@@ -54,7 +54,7 @@ def worker(client: Client, queue: str, done: list[str], stuck: str = "", fails: 
         task_queue=queue,
         workflows=[InitSelfHostedShoot, RenewSelfHostedShoot],
         activities=[step(each) for each in NAMES],
-        workflow_runner=workflow_runner(),
+        workflow_runner=SANDBOX,
     )
 
 

@@ -17,7 +17,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.garden.flows import FlowActivities
 from api.contracts.flows import (
@@ -45,6 +44,7 @@ from api.contracts.operations import (
 )
 from api.contracts.schedules import ScheduledTime
 from kube.client import KubeClient
+from tests.sandbox import SANDBOX
 from tests.workflow.rotation_garden import RotationGarden
 from workflows import fairness
 from workflows.garden import WORKFLOWS
@@ -58,22 +58,6 @@ VERSION = "v0"
 _THROTTLE = timedelta(milliseconds=100)
 """A cancellation reaches a task as the answer to its next heartbeat that is sent."""
 Behaviour = Callable[[], Awaitable[None]]
-
-
-class _Runner(SandboxedWorkflowRunner):
-    """Runs workflows in the sandbox, and tries each only once whether it can: all tests' workers have the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._prepared: set[type] = set()
-
-    def prepare_workflow(self, defn: Any) -> None:
-        if defn.cls not in self._prepared:
-            super().prepare_workflow(defn)
-            self._prepared.add(defn.cls)
-
-
-_RUNNER = _Runner()
 
 
 class _Own(Interceptor):
@@ -163,7 +147,7 @@ class World:
                     self.maintain_shoot,
                 ],
                 max_heartbeat_throttle_interval=_THROTTLE,
-                workflow_runner=_RUNNER,
+                workflow_runner=SANDBOX,
                 interceptors=own,
             )
         )

@@ -18,7 +18,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, PayloadCodec
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from api.contracts.operations import TaskResult
@@ -28,7 +28,6 @@ from workers.cli.connection import namespaced_name
 from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workers.lib.callers import Callers
-from workers.lib.sandbox import workflow_runner
 from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import OperationAnswer
 
@@ -187,7 +186,7 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
         workflows=WORKFLOWS,
         data_converter=_unsent(client.data_converter) if client else pydantic_data_converter,
         interceptors=[Callers()],
-        workflow_runner=workflow_runner(),
+        workflow_runner=UnsandboxedWorkflowRunner(),
     )
     events = len(history.events)
     told = {"workflowId": history.workflow_id, "events": events}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 from pydantic import Field
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from api.contracts.flows import ShootRules
 from api.contracts.operations import GARDEN_QUEUE
@@ -55,7 +55,6 @@ from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.journal import open_journal
 from workers.lib.leader import LeaderElectionConfig, run_as_leader
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
-from workers.lib.sandbox import workflow_runner
 from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import TemporalConnection, connect, follow_certificate
 from workers.lib.tracing import TracingConfig
@@ -93,6 +92,10 @@ class ControllerManagerConfig(ApiModel):
     sticky_seconds: float = Field(default=_STICKY_SECONDS, gt=0)
     """Time after which Temporal offers a workflow's task to all workers, because the worker that knows the workflow is
     dead or busy. A busy garden needs a longer time: else busy workers read whole histories, and are busier for it."""
+    max_concurrent_workflow_tasks: int = Field(default=10, ge=2)
+    """Maximum number of workflow tasks that the process works on at once; others wait in Temporal. All share one core:
+    if they were many, each would take longer than Temporal waits for it (``workflows.options.WORKFLOW_TASK``), and
+    would be done again."""
     max_concurrent_activities: int = 5000
     """Maximum number of concurrent activities. Each running operation has one long-lived activity. If these activities
     filled all slots, no other activity could run and no operation could end."""
@@ -121,7 +124,8 @@ async def run(config_path: str) -> None:
             *audit,
         ],
         max_heartbeat_throttle_interval=THROTTLE,
-        workflow_runner=workflow_runner(),
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        max_concurrent_workflow_tasks=config.max_concurrent_workflow_tasks,
         max_cached_workflows=config.max_cached_workflows,
         max_concurrent_activities=config.max_concurrent_activities,
         deployment_config=deployment_config(config.temporal.versioning, CONTROLLER_MANAGER),

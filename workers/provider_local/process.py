@@ -4,7 +4,7 @@ import logging
 import socket
 from datetime import timedelta
 
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.bastion import BastionActuator
@@ -27,7 +27,6 @@ from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.journal import open_journal
 from workers.lib.leader import run_as_leader
 from workers.lib.runtime import Health, load_config, run_until_signal
-from workers.lib.sandbox import workflow_runner
 from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import connect, follow_certificate
 from workers.provider_local.access import NAME
@@ -83,7 +82,7 @@ async def run(config_path: str) -> None:
             *await open_journal(config.temporal.journal_directory, temporal),
             ActivityInterceptor(tracing),
         ],
-        workflow_runner=workflow_runner(),
+        workflow_runner=UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )

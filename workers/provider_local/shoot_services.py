@@ -1,7 +1,7 @@
-"""Load balancers of one shoot: a public address of the cloud for each Service of type LoadBalancer.
+"""Load balancers of one shoot: public addresses of the cloud for each Service of type LoadBalancer.
 
-The load balancer is a Service of the cloud, in the namespace of the shoot's machines. The cloud checks the machines and
-forwards connections to the node ports of the shoot's Service.
+A Service gets one address of each of its IP families. The load balancer is a Service of the cloud, in the namespace of
+the shoot's machines. The cloud checks the machines and forwards connections to the node ports of the shoot's Service.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from kube.controller import Controller
 from kube.edit import patch_as_read
 from kube.errors import Invalid
 from kube.events import emit
+from kube.objects import ip_families, ip_family
 
 COMPONENT = "provider-local"
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
@@ -25,6 +26,8 @@ _KUBE_PROXY_HEALTH = 10256
 _PROTOCOLS = frozenset({"TCP", "UDP"})
 _NOT_READY = TAINT_CRITICAL_COMPONENTS_NOT_READY
 """Taint of a new node: its kube-proxy may answer before its pods reach those of other nodes."""
+_NOBODY = {"IPv4": "127.0.0.1/32", "IPv6": "::1/128"}
+"""Source ranges from which no packet comes. kube-proxy opens a family without a range to all."""
 _SWEEP = Key(None, "")
 """Key for the deletion of load balancers whose Service is gone."""
 _WORKERS = 5
@@ -94,16 +97,23 @@ class ShootServices:
             # Before the load balancer exists: nothing may be left of it when the Service is deleted.
             patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
             service = kept(await patch_as_read(self._shoot, SERVICE, service, patch))
+        name, families = _name(service["metadata"]["uid"]), ip_families(service)
+        live = self._balancers.get(name)
+        if live is not None and ip_families(live)[0] != families[0]:
+            # The first family of a Service cannot change. An event of the cloud tells when the old one is gone.
+            await self._cloud.delete(SERVICE, name, self._namespace)
+            return
         excluded = [each["metadata"]["name"] for each in self._nodes.list() if _is_excluded(each)]
         try:
             made = await self._cloud.apply(balancer(service, self._namespace, sorted(excluded)), manager=COMPONENT)
         except Invalid as error:
             await emit(self._shoot, service, COMPONENT, "SyncLoadBalancerFailed", str(error), "Warning")
             return
-        ingress = _ingress(made)
+        given = {ip_family(each["ip"]): each for each in _ingress(made) if each["ip"]}
+        ingress = [given[each] for each in families if each in given]
         if ingress and ingress != _ingress(service):
             await self._write(service, ingress)
-            told = f"Ensured load balancer at {ingress[0]['ip']}"
+            told = f"Ensured load balancer at {', '.join(each['ip'] for each in ingress)}"
             await emit(self._shoot, service, COMPONENT, "EnsuredLoadBalancer", told)
 
     async def _remove(self, service: Object) -> None:
@@ -152,13 +162,13 @@ def _is_excluded(node: Object) -> bool:
 def refusal(service: Object) -> str:
     """Why a Service cannot get a load balancer of this cloud; empty if it can."""
     spec = service["spec"]
-    families = spec.get("ipFamilies") or ["IPv4"]
-    if "IPv4" not in families or spec.get("ipFamilyPolicy") == "RequireDualStack":
-        policy = f" with ipFamilyPolicy {spec['ipFamilyPolicy']}" if spec.get("ipFamilyPolicy") else ""
-        return (
-            f"ipFamilies {', '.join(families)}{policy} are not possible: load balancers of this cloud have addresses "
-            "of IPv4 alone; use ipFamilyPolicy PreferDualStack or SingleStack"
-        )
+    families = ip_families(service)
+    for each in _source_ranges(service):
+        if ip_family(each) not in families:
+            return (
+                f"source range {each} is not possible: the Service has no address of {ip_family(each)}; remove the "
+                "range, or add the family to ipFamilies"
+            )
     if spec.get("loadBalancerIP"):
         return "loadBalancerIP is not possible: the cloud chooses the address"
     for port in spec.get("ports") or ():
@@ -174,9 +184,9 @@ def balancer(service: Object, namespace: str, excluded: list[str]) -> Object:
     metadata, spec = service["metadata"], service["spec"]
     local = spec.get("externalTrafficPolicy") == "Local"
     port = spec.get("healthCheckNodePort") if local else None
-    ranges = spec.get("loadBalancerSourceRanges") or [
-        each.strip() for each in (metadata["annotations"].get(SOURCE_RANGES) or "").split(",") if each.strip()
-    ]
+    families, ranges = ip_families(service), _source_ranges(service)
+    if ranges and "IPv6" in families:
+        ranges = [*ranges, *(_NOBODY[each] for each in families)]
     sessions = {key: spec[key] for key in ("sessionAffinity", "sessionAffinityConfig") if key in spec}
     return {
         "apiVersion": "v1",
@@ -195,7 +205,8 @@ def balancer(service: Object, namespace: str, excluded: list[str]) -> Object:
             "allocateLoadBalancerNodePorts": False,
             # The machines see the addresses of clients.
             "externalTrafficPolicy": "Local",
-            "ipFamilyPolicy": "SingleStack",
+            "ipFamilies": families,
+            "ipFamilyPolicy": "RequireDualStack" if len(families) > 1 else "SingleStack",
             **({"loadBalancerSourceRanges": ranges} if ranges else {}),
             **sessions,
             "ports": [
@@ -209,6 +220,14 @@ def balancer(service: Object, namespace: str, excluded: list[str]) -> Object:
             ],
         },
     }
+
+
+def _source_ranges(service: Object) -> list[str]:
+    """Networks from which clients may connect; empty: all."""
+    annotated = service["metadata"]["annotations"].get(SOURCE_RANGES) or ""
+    return service["spec"].get("loadBalancerSourceRanges") or [
+        each.strip() for each in annotated.split(",") if each.strip()
+    ]
 
 
 def _name(uid: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.self_hosted.init import SelfHostedActivities
 from activities.self_hosted.join import JoinActivities
@@ -27,7 +27,6 @@ from workers.lib.codec import data_converter
 from workers.lib.heartbeats import THROTTLE, Heartbeats
 from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.journal import open_journal
-from workers.lib.sandbox import workflow_runner
 from workers.lib.temporal import TemporalConnectionError, TemporalServer, connect_with
 from workers.node_agent.system import System
 from workflows.self_hosted.init import InitSelfHostedShoot
@@ -114,7 +113,7 @@ async def _run(
             activities=activities,
             interceptors=[*await open_journal(directory / "journal", client), Heartbeats(), ActivityInterceptor()],
             max_heartbeat_throttle_interval=THROTTLE,
-            workflow_runner=workflow_runner(),
+            workflow_runner=UnsandboxedWorkflowRunner(),
         )
         async with worker:
             # A flow that has ended runs again: each of its steps finds what there is.

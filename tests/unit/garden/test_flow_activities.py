@@ -1,12 +1,16 @@
 """Observers of a flow wake up when it makes no progress."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.testing import ActivityEnvironment
 
-from activities.garden.flows import _lost_its_worker, _pause_after, _stands_still
+from activities.garden.flows import _follow, _lost_its_worker, _pause_after, _stands_still
 from api.contracts.flows import FlowProgress
 
 
@@ -45,3 +49,37 @@ def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgres
 @pytest.mark.parametrize(("poll", "pause"), [(0.01, 2.0), (0.5, 10.0), (60.0, 30.0)])
 def test_a_busy_temporal_is_polled_more_seldom(poll: float, pause: float) -> None:
     assert _pause_after(poll, 2.0) == pause
+
+
+class _Flow:
+    """A flow with one task that is retried twice, then ends, and then the flow."""
+
+    def __init__(self) -> None:
+        self.looks, self.queries = 0, 0
+
+    def get_workflow_handle(self, *_: str, **__: str) -> "_Flow":
+        return self
+
+    async def describe(self) -> SimpleNamespace:
+        self.looks += 1
+        status = WorkflowExecutionStatus.COMPLETED if self.looks == 5 else WorkflowExecutionStatus.RUNNING
+        length = {1: 10, 2: 10, 3: 10, 4: 13, 5: 14}[self.looks]
+        return SimpleNamespace(
+            status=status, history_length=length, raw_description=SimpleNamespace(pending_activities=[])
+        )
+
+    async def query(self, *_: str, **__: type) -> FlowProgress:
+        self.queries += 1
+        return FlowProgress(operation="Create", percent=10 * self.queries)
+
+
+async def test_a_flow_is_asked_for_its_progress_once_it_has_new_events() -> None:
+    """Each question is a task of a worker: those of a thousand flows that wait would keep it busy."""
+    flow, written = _Flow(), list[int]()
+
+    async def write(status: dict[str, Any], _: Any) -> bool:
+        written.append(status["lastOperation"]["progress"])
+        return True
+
+    await ActivityEnvironment(client=flow).run(_follow, 0.001, write)  # type: ignore[arg-type]
+    assert (flow.looks, flow.queries, written) == (5, 2, [10, 20])

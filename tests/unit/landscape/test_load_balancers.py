@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from api.local import CHOSEN_MACHINES, EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
-from api.resources import ENDPOINT_SLICE, POD
+from api.resources import ENDPOINT_SLICE, POD, SERVICE
 from landscape import load_balancers
 from landscape.load_balancers import Backends, health_check_port
 from tests.unit.kube.fake_cluster import FakeCluster
@@ -36,7 +36,8 @@ async def checked(unused_tcp_port: int) -> AsyncIterator[Checked]:
     application.router.add_get("/healthz", answer)
     runner = web.AppRunner(application)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    for host in ("127.0.0.1", "::1"):
+        await web.TCPSite(runner, host, unused_tcp_port).start()
     yield checked
     await runner.cleanup()
 
@@ -52,11 +53,12 @@ def service(port: object, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def start(cloud: FakeCluster, name: str, address: str, namespace: str = NAMESPACE) -> None:
+async def start(cloud: FakeCluster, name: str, address: str, *more: str, namespace: str = NAMESPACE) -> None:
     labels = {MACHINE_LABEL: name}
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     await cloud.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "cloud"}})
-    await cloud.patch(POD, name, namespace, {"status": {"podIP": address}}, subresource="status")
+    addresses = [{"ip": each} for each in (address, *more)]
+    await cloud.patch(POD, name, namespace, {"status": {"podIPs": addresses}}, subresource="status")
 
 
 def serving(cloud: FakeCluster) -> list[str] | None:
@@ -72,7 +74,7 @@ async def test_only_machines_of_the_namespace_that_answer_get_connections(
     await cloud.create(service(checked.port))
     for name, address in (("m1", "127.0.0.1"), ("m2", "127.0.0.2"), ("m3", "127.0.0.1")):
         await start(cloud, name, address)
-    await start(cloud, "foreign", "127.0.0.1", "infra-b")
+    await start(cloud, "foreign", "127.0.0.1", namespace="infra-b")
     running = asyncio.create_task(Backends(cloud).run())
     await until(lambda: serving(cloud) == ["127.0.0.1"])
     [made] = cloud.of(ENDPOINT_SLICE)
@@ -84,6 +86,30 @@ async def test_only_machines_of_the_namespace_that_answer_get_connections(
     await until(lambda: serving(cloud) == [])
     checked.good = True
     await until(lambda: serving(cloud) == ["127.0.0.1"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_machine_is_checked_at_its_address_of_each_family(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pods may have one family alone: then kube-proxy answers the health check at the address of that family."""
+    monkeypatch.setattr(load_balancers, "_PERIOD", 0.01)
+    cloud = FakeCluster()
+    await cloud.create(service(checked.port, ipFamilies=["IPv4", "IPv6"]))
+    await start(cloud, "m1", "127.0.0.1", "::1")
+    await start(cloud, "m2", "127.0.0.1")
+    await start(cloud, "m4", "127.0.0.2", "::1")
+
+    def serving() -> dict[str, list[str]]:
+        slices = cloud.of(ENDPOINT_SLICE)
+        return {each["addressType"]: [one["addresses"][0] for one in each["endpoints"]] for each in slices}
+
+    running = asyncio.create_task(Backends(cloud).run())
+    await until(lambda: serving() == {"IPv4": ["127.0.0.1", "127.0.0.1"], "IPv6": ["::1", "::1"]})
+
+    await cloud.patch(SERVICE, "lb", NAMESPACE, {"spec": {"ipFamilies": ["IPv4"]}})
+    await until(lambda: list(serving()) == ["IPv4"])
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

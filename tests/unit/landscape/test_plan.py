@@ -25,6 +25,7 @@ def test_addresses_of_the_default_landscape_are_those_of_the_documentation():
     }
     assert plan.machine_network == "198.18.8.0/22"
     assert plan.machine_network_ipv6 == "2001:2:0:8::/64"
+    assert plan.public_network_ipv6 == "2001:2:0:4::/64"
     assert plan.dns_zone == "default.garden.test"
     assert plan.cluster("seed-2").pods == "100.96.2.0/24"
     assert plan.cluster("seed-2").dns_address == "100.64.2.10"
@@ -35,7 +36,7 @@ def test_two_landscapes_share_no_address_and_no_name():
     landscapes = [Plan(f"l{index}", index, "1.37.1", zonal=SEEDS) for index in range(MAX_LANDSCAPES)]
 
     for one, other in combinations(landscapes, 2):
-        assert not IPv6Network(one.machine_network_ipv6).overlaps(IPv6Network(other.machine_network_ipv6))
+        assert not any(mine.overlaps(theirs) for mine in _networks_ipv6(one) for theirs in _networks_ipv6(other))
         for mine in _networks(one):
             assert not any(mine.overlaps(theirs) for theirs in _networks(other)), (one.name, other.name)
         assert not set(one.namespaces) & set(other.namespaces)
@@ -50,7 +51,8 @@ def test_all_addresses_are_of_private_ranges(index):
     private = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
 
     assert all(any(network.subnet_of(range_) for range_ in private) for network in _networks(plan))
-    assert IPv6Network(plan.machine_network_ipv6).subnet_of(IPv6Network("2001:2::/48"))
+    assert all(network.subnet_of(IPv6Network("2001:2::/48")) for network in _networks_ipv6(plan))
+    assert not any(one.overlaps(other) for one, other in combinations(_networks_ipv6(plan), 2))
     assert not IPv4Network("198.19.255.0/24").subnet_of(plan.block), "the tunnels' range"
 
 
@@ -162,6 +164,11 @@ def test_files_next_to_the_landscapes_are_ignored(tmp_path: Path):
     (tmp_path / ".kernel-limits.json").write_text("{}")
 
     assert list(plans.existing(tmp_path)) == []
+
+
+def _networks_ipv6(plan: Plan) -> list[IPv6Network]:
+    texts = [plan.machine_network_ipv6, plan.public_network_ipv6, plan.cloud.services_ipv6]
+    return [IPv6Network(each) for each in (*texts, *(link.ipv6 for link in plan.links if link.ipv6))]
 
 
 def _networks(plan: Plan) -> list[IPv4Network]:

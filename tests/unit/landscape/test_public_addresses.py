@@ -1,18 +1,19 @@
 """Public addresses of the cloud: one for each load balancer, never the same twice."""
 
 import asyncio
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 import pytest
 
 from api.resources import SERVICE
 from landscape.plan import MAX_LANDSCAPES, Plan
-from landscape.public_addresses import Addresses, addresses_of, free_address
+from landscape.public_addresses import Addresses, Network, addresses_of, free_address
 from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
 
 NETWORK = IPv4Network("198.18.4.0/30")
+NETWORKS: dict[str, Network] = {"IPv4": NETWORK, "IPv6": IPv6Network("2001:2:0:4::/64")}
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ async def test_each_load_balancer_gets_an_address_of_its_own_and_an_address_retu
 
     await cloud.create(service("one"))
     await cloud.create(service("inner", type="ClusterIP"))
-    task = asyncio.create_task(Addresses(cloud, NETWORK).run())
+    task = asyncio.create_task(Addresses(cloud, NETWORKS).run())
     await until(lambda: given() == {"one": ["198.18.4.1"]})
     await cloud.create(service("two"))
     await until(lambda: given() == {"one": ["198.18.4.1"], "two": ["198.18.4.2"]})
@@ -36,6 +37,39 @@ async def test_each_load_balancer_gets_an_address_of_its_own_and_an_address_retu
     await cloud.delete(SERVICE, "one", "infra")
     await cloud.create(service("three"))
     await until(lambda: given() == {"two": ["198.18.4.2"], "three": ["198.18.4.1"]})
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_load_balancer_has_an_address_of_each_of_its_families_in_their_order() -> None:
+    cloud = FakeCluster()
+
+    def given(name: str) -> list[str]:
+        return addresses_of(cloud.objects[SERVICE, "infra", name])
+
+    await cloud.create(service("one", ipFamilies=["IPv6", "IPv4"]))
+    await cloud.create(service("two", ipFamilies=["IPv6"]))
+    task = asyncio.create_task(Addresses(cloud, NETWORKS).run())
+    await until(lambda: given("one") == ["2001:2:0:4::1", "198.18.4.1"])
+    await until(lambda: given("two") == ["2001:2:0:4::2"])
+
+    await cloud.patch(SERVICE, "one", "infra", {"spec": {"ipFamilies": ["IPv6"]}})
+    await cloud.patch(SERVICE, "two", "infra", {"spec": {"ipFamilies": ["IPv6", "IPv4"]}})
+    await until(lambda: given("one") == ["2001:2:0:4::1"])
+    await until(lambda: given("two") == ["2001:2:0:4::2", "198.18.4.1"])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_address_that_an_earlier_process_gave_stays() -> None:
+    """The process may be killed after it has written the first address, or between two changes of a Service."""
+    cloud = FakeCluster()
+    await cloud.create(service("one", ipFamilies=["IPv4", "IPv6"]))
+    before = {"status": {"loadBalancer": {"ingress": [{"ip": "198.18.4.2", "ipMode": "VIP"}]}}}
+    await cloud.patch(SERVICE, "one", "infra", before, subresource="status")
+    task = asyncio.create_task(Addresses(cloud, NETWORKS).run())
+
+    await until(lambda: addresses_of(cloud.objects[SERVICE, "infra", "one"]) == ["198.18.4.2", "2001:2:0:4::1"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

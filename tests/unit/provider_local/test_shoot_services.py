@@ -1,7 +1,7 @@
 """Services of a shoot get load balancers of the cloud, which change with them and go with them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -44,17 +44,19 @@ def live(shoot: ShootCluster) -> dict[str, Any]:
     return shoot.objects[SERVICE, "app", "web"]
 
 
-async def balanced(shoot: ShootCluster, cloud: FakeCluster, **spec: Any) -> dict[str, Any]:
-    """The load balancer of a new Service, after the cloud gave it an address."""
+async def balanced(
+    shoot: ShootCluster, cloud: FakeCluster, addresses: Sequence[str] = ("198.18.4.1",), **spec: Any
+) -> dict[str, Any]:
+    """The load balancer of a new Service, after the cloud gave it its addresses."""
     await shoot.create(service(**spec))
     [made] = await until(lambda: cloud.of(SERVICE))
-    await give(cloud, made["metadata"]["name"])
+    await give(cloud, made["metadata"]["name"], *addresses)
     await until(lambda: (live(shoot).get("status") or {}).get("loadBalancer"))
     return cloud.of(SERVICE)[0]
 
 
-async def give(cloud: FakeCluster, name: str) -> None:
-    given = {"status": {"loadBalancer": {"ingress": [{"ip": "198.18.4.1", "ipMode": "VIP"}]}}}
+async def give(cloud: FakeCluster, name: str, *addresses: str) -> None:
+    given = {"status": {"loadBalancer": {"ingress": [{"ip": each, "ipMode": "VIP"} for each in addresses]}}}
     await cloud.patch(SERVICE, name, NAMESPACE, given, subresource="status")
 
 
@@ -93,6 +95,63 @@ async def test_changed_sources_and_excluded_nodes_reach_the_cloud(shoot: ShootCl
     await until(lambda: cloud.of(SERVICE)[0]["metadata"]["annotations"][EXCLUDED_MACHINES] == "m1")
 
 
+def addresses(shoot: ShootCluster) -> list[str]:
+    return [each["ip"] for each in live(shoot)["status"]["loadBalancer"].get("ingress") or ()]
+
+
+@pytest.mark.parametrize(
+    ("families", "given", "policy"),
+    [
+        (["IPv6"], ["2001:2:0:4::1"], "SingleStack"),
+        (["IPv4", "IPv6"], ["198.18.4.1", "2001:2:0:4::1"], "RequireDualStack"),
+        (["IPv6", "IPv4"], ["2001:2:0:4::1", "198.18.4.1"], "RequireDualStack"),
+    ],
+)
+async def test_a_service_gets_an_address_of_each_of_its_families_in_their_order(
+    shoot: ShootCluster, cloud: FakeCluster, families: list[str], given: list[str], policy: str
+) -> None:
+    """``PreferDualStack`` is decided where the Service is: its families are those that it has got there."""
+    made = await balanced(shoot, cloud, given, ipFamilies=families, ipFamilyPolicy="PreferDualStack")
+
+    assert made["spec"]["ipFamilies"] == families
+    assert made["spec"]["ipFamilyPolicy"] == policy
+    assert addresses(shoot) == given
+
+
+async def test_a_family_that_comes_or_goes_changes_the_load_balancer(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    made = await balanced(shoot, cloud, ipFamilies=["IPv4"])
+    name = made["metadata"]["name"]
+
+    await shoot.patch(SERVICE, "web", "app", {"spec": {"ipFamilies": ["IPv4", "IPv6"]}})
+    await until(lambda: cloud.of(SERVICE)[0]["spec"]["ipFamilies"] == ["IPv4", "IPv6"])
+    await give(cloud, name, "198.18.4.1", "2001:2:0:4::1")
+    await until(lambda: addresses(shoot) == ["198.18.4.1", "2001:2:0:4::1"])
+
+    await shoot.patch(SERVICE, "web", "app", {"spec": {"ipFamilies": ["IPv4"]}})
+    await until(lambda: addresses(shoot) == ["198.18.4.1"])
+    assert cloud.of(SERVICE)[0]["spec"]["ipFamilies"] == ["IPv4"]
+
+
+async def test_another_first_family_makes_another_load_balancer(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    """A user may change it by way of type ExternalName, while provider-local does not run."""
+    before = await balanced(shoot, cloud, ipFamilies=["IPv4"])
+
+    await shoot.patch(SERVICE, "web", "app", {"spec": {"ipFamilies": ["IPv6"]}})
+
+    after = await until(lambda: [each for each in cloud.of(SERVICE) if each["spec"]["ipFamilies"] == ["IPv6"]])
+    assert after[0]["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_sources_of_one_family_do_not_open_the_other_one(shoot: ShootCluster, cloud: FakeCluster) -> None:
+    """kube-proxy opens an address to all if no range is of its family."""
+    both = ["198.18.4.1", "2001:2:0:4::1"]
+    spec = {"ipFamilies": ["IPv4", "IPv6"], "loadBalancerSourceRanges": ["203.0.113.0/24"]}
+
+    made = await balanced(shoot, cloud, both, **spec)
+
+    assert made["spec"]["loadBalancerSourceRanges"] == ["203.0.113.0/24", "127.0.0.1/32", "::1/128"]
+
+
 async def test_the_load_balancer_goes_before_its_service(shoot: ShootCluster, cloud: FakeCluster) -> None:
     made = await balanced(shoot, cloud)
     name = made["metadata"]["name"]
@@ -128,8 +187,8 @@ async def test_nothing_is_left_of_a_service_whose_finalizer_was_removed(
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ({"ipFamilies": ["IPv6"]}, "ipFamilies IPv6"),
-        ({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"}, "use ipFamilyPolicy PreferDualStack"),
+        ({"loadBalancerSourceRanges": ["203.0.113.0/24", "2001:db8::/32"]}, "no address of IPv6"),
+        ({"ipFamilies": ["IPv6"], "loadBalancerSourceRanges": ["203.0.113.0/24"]}, "source range 203.0.113.0/24"),
         ({"loadBalancerIP": "198.18.4.7"}, "loadBalancerIP"),
         ({"ports": [{"port": 1, "protocol": "SCTP", "nodePort": 30001}]}, "protocol SCTP"),
         ({"ports": [{"port": 1, "protocol": "TCP"}]}, "no node port"),

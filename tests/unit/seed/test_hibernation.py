@@ -23,6 +23,9 @@ DELETE = TASK.model_copy(update={"operation": OperationType.DELETE})
 MIGRATE = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
 
 
+LOST_POD = {"metadata": {"name": "web", "namespace": "default", "uid": "lost"}, "status": {"phase": "Running"}}
+
+
 def asleep(wanted=True):
     return {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": wanted}}}
 
@@ -140,7 +143,7 @@ async def test_asleep_already_a_second_run_writes_nothing(control_plane):
     ("path", "left"),
     [
         ("/api/v1/nodes", {"metadata": {"name": "machine-1"}}),
-        ("/api/v1/pods", {"metadata": {"name": "web", "namespace": "default"}, "status": {"phase": "Running"}}),
+        ("/api/v1/pods", {**LOST_POD, "metadata": {**LOST_POD["metadata"], "finalizers": ["example.org/kept"]}}),
         (
             "/apis/discovery.k8s.io/v1/endpointslices",
             {
@@ -166,6 +169,19 @@ async def test_nothing_stops_while_the_cluster_is_not_empty(control_plane, path,
     control_plane.shoot.remove(path, left["metadata"]["name"], left["metadata"].get("namespace"))
     await working
     assert "etcd-main" in control_plane.kubelet.stopped
+
+
+async def test_pods_of_machines_that_are_gone_are_deleted_at_once(control_plane):
+    """kube-controller-manager would wait for a minute. While there is a node, its pods may run."""
+    control_plane.shoot.put("/api/v1/pods", LOST_POD)
+    control_plane.shoot.put("/api/v1/nodes", {"metadata": {"name": "machine-1"}})
+    working = asyncio.create_task(control_plane.activities.hibernate_control_plane(AGAIN))
+    await until(lambda: control_plane.shoot.watching >= 3)
+    assert control_plane.shoot.find("/api/v1/pods", "web", "default")
+
+    control_plane.shoot.remove("/api/v1/nodes", "machine-1")
+    await working
+    assert control_plane.shoot.find("/api/v1/pods", "web", "default") is None
 
 
 async def test_remaining_objects_are_named_after_the_timeout(control_plane, monkeypatch):
