@@ -103,6 +103,7 @@ async def _one(facts: dict[str, Any], garden: KubeClient, caches: Caches, name: 
     if target is None:
         raise click.ClickException(f"no Seed but {left} is in the landscape: a move needs another one")
 
+    await shoot.may_hibernate()
     ours: Seconds = {}
     ours["hibernation"] = await _timed(shoot.change({"hibernation": {"enabled": True}}))
     ours["wake-up"] = await _timed(shoot.change({"hibernation": {"enabled": False}}))

@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities.garden.events import record
 from activities.garden.live import find_shoot, staying
 from api import resources
 from api.contracts.operations import ShootRef, TaskResult
 from api.contracts.schedules import ScheduledTime
+from api.decisions.conditions import hibernation_possible
 from api.decisions.hibernation import DEADLINE, Tick, edges, latest_tick
 from api.times import timestamp
 from kube.client import KubeClient
@@ -31,6 +33,7 @@ class SwitchActivities:
 
         Raises:
             Conflict: the Shoot changed meanwhile; the next attempt reads it again.
+            ApplicationError: care has not yet checked after an operation whether the Shoot may hibernate.
         """
         shoot = request.shoot
         live = staying(await find_shoot(self._garden, shoot))
@@ -50,6 +53,8 @@ class SwitchActivities:
             try:
                 await patch_as_read(self._garden, resources.SHOOT, live, {"spec": {"hibernation": wanted}})
             except (Forbidden, Invalid) as error:
+                if hibernation_possible(live) == "Progressing":
+                    raise ApplicationError(error.message or error.reason, type="NotReady") from None
                 return await self._refused(shoot, tick, error.message or error.reason)
         obeyed_now = {"lastHibernationTriggerTime": timestamp(now)}
         identity = {"metadata": {"uid": shoot.uid}}

@@ -24,6 +24,15 @@ def find_condition(obj: Mapping[str, Any] | None, type_: str) -> Mapping[str, An
     return next((each for each in conditions if each.get("type") == type_), {})
 
 
+def hibernation_possible(shoot: Mapping[str, Any]) -> str:
+    """Status of a Shoot's constraint HibernationPossible; empty if there is none.
+
+    After each operation it is ``Progressing``, until care checks it. Admission accepts a hibernation if it is ``True``.
+    """
+    constraints: Iterable[Mapping[str, Any]] = (shoot.get("status") or {}).get("constraints") or ()
+    return next((str(each["status"]) for each in constraints if each["type"] == "HibernationPossible"), "")
+
+
 def set_conditions(
     known: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]], now: str
 ) -> list[dict[str, Any]]:

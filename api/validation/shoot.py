@@ -245,7 +245,12 @@ def _check_may_hibernate(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
     path = SPEC / "hibernation" / "enabled"
     possible = next((each for each in old.status.constraints or [] if each.type == "HibernationPossible"), None)
     if possible is not None and possible.status != "True":
-        faults.forbidden(path, f"constraint HibernationPossible is {possible.status}: {possible.message}")
+        again = (
+            "; after an operation it is checked again, wait until it is True"
+            if possible.status == "Progressing"
+            else ""
+        )
+        faults.forbidden(path, f"constraint HibernationPossible is {possible.status}: {possible.message}{again}")
     for name, forbidden in _PHASES_WITH_API_SERVER.items():
         phase = _value(old.status, f"credentials.rotation.{name}.phase")
         if phase in forbidden:

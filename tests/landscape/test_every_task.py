@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from api.contracts.operations import OperationType
+from api.decisions.conditions import hibernation_possible
 from tests.landscape.conftest import Landscape
 from tests.landscape.gardenlets import replaced
 from tests.landscape.shoots import Shoot, eventually
@@ -107,8 +108,7 @@ def test_a_deletion(broken: Broken) -> None:
 
 
 def _may_sleep(shoot: Shoot) -> bool:
-    constraints = {each["type"]: each["status"] for each in (shoot.get().get("status") or {}).get("constraints") or ()}
-    return constraints.get("HibernationPossible") == "True"
+    return hibernation_possible(shoot.get()) == "True"
 
 
 def _tell(what: str, broken: Broken, workflow: str, waited: list[float]) -> None:

@@ -281,6 +281,10 @@ def test_a_control_plane_becomes_failure_tolerant_only_while_awake():
         ),
         ({"constraints": [constraint("HibernationPossible", "Unknown", "?")]}, "HibernationPossible is Unknown"),
         (
+            {"constraints": [constraint("HibernationPossible", "Progressing", "no webhook")]},
+            "HibernationPossible is Progressing: no webhook; after an operation it is checked again, wait",
+        ),
+        (
             {"credentials": {"rotation": {"etcdEncryptionKey": {"phase": "Preparing"}}}},
             "the rotation of the etcd encryption key is Preparing",
         ),

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.garden.hibernation import SwitchActivities
@@ -123,6 +124,19 @@ async def test_a_refusal_is_recorded_and_not_repeated() -> None:
     assert reason == "HibernationFailed"
     assert message.startswith("hibernate at * * * * * UTC of Shoot garden-local/demo was refused: constraint")
     assert "lastHibernationTriggerTime" not in (await world.shoot())["status"]
+
+
+async def test_a_schedule_that_is_due_just_after_an_operation_waits_for_the_check() -> None:
+    """Care decides within a minute whether the Shoot may hibernate. The next schedule may be a day away."""
+    constraint = {"type": "HibernationPossible", "status": "Progressing"}
+    world = World(scheduled(), {"constraints": [constraint]})
+    world.garden.refuses = "constraint HibernationPossible is Progressing"
+    with pytest.raises(ApplicationError, match="is Progressing"):
+        await world.switch()
+    assert world.garden.events() == []
+    world.garden.refuses = ""
+    await world.switch()
+    assert (await world.shoot())["spec"]["hibernation"]["enabled"] is True
 
 
 async def test_concurrent_writes_are_not_overwritten() -> None:

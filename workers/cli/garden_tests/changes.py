@@ -14,6 +14,7 @@ async def hibernation(context: Context) -> None:
     await context.needs_workers()
     async with context.own_namespace("hibernation") as namespace:
         await context.deploy(namespace)
+        await context.may_hibernate()
         try:
             await context.change({"hibernation": {"enabled": True}}, {HIBERNATED_BY: context.run})
             asleep = (await context.live())["status"].get("hibernated")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from api import resources
 from api.constants import OPERATION
-from api.decisions.conditions import wanted
+from api.decisions.conditions import hibernation_possible, wanted
 from api.resources import Resource
 from kube.cache import Cache
 from kube.client import KubeClient, Object
@@ -137,6 +137,10 @@ class Context:
                 f"conditions of Shoot {self.reference} after {_SETTLE_SECONDS:g} s: "
                 + "; ".join(missing(await self.live()))
             ) from None
+
+    async def may_hibernate(self) -> None:
+        """Wait until admission accepts a hibernation."""
+        await self.until(lambda shoot: hibernation_possible(shoot) == "True", "constraint HibernationPossible is True")
 
     # In the cluster
 
