@@ -132,6 +132,7 @@ def _deployment(name: str, autoscaler: Autoscaler) -> Manifest:
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
             "topologySpreadConstraints": base.spread(_select(name), autoscaler.failure_tolerance),
+            "terminationGracePeriodSeconds": 5,  # the updater does not end when it is asked
             "containers": [main],
             "volumes": volumes,
         },

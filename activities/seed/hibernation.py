@@ -14,7 +14,14 @@ from typing import Any
 from temporalio import activity
 
 from activities.clusters import Clusters, ClusterView
-from activities.components import apiserver, cluster_autoscaler, gateway, machine_controller_manager
+from activities.components import (
+    apiserver,
+    cluster_autoscaler,
+    controller_manager,
+    gateway,
+    machine_controller_manager,
+    scheduler,
+)
 from activities.components import etcd as etcd_component
 from activities.heartbeat import heartbeating
 from activities.seed import rollout
@@ -35,6 +42,8 @@ _NAMED = 5
 """Maximum number of objects that a message names."""
 _RUNNING = "status.phase=Running"
 """Field selector for pods."""
+_LEADERS = (controller_manager.NAME, scheduler.NAME)
+"""Components that leave their Lease behind when they stop. After a wake-up they would wait 15 s for its end."""
 _CONTROL_PLANE = "gardener.cloud/role=controlplane"
 _MANAGED_SLICES = "endpointslice.kubernetes.io/managed-by=endpointslice-controller.k8s.io"
 
@@ -89,10 +98,15 @@ class HibernationActivities:
         """
         namespace = task.technical_id
         view = await self._clusters.cluster(namespace)
-        if not await is_asleep(self._clusters.seed, view, task):
+        asleep = await is_asleep(self._clusters.seed, view, task)
+        if not asleep:
             await self._await_empty(namespace, Networks.of(view).pods)
-        await self._clusters.forget_shoot(namespace)
         await heartbeating(self._stop(namespace, lambda name: name != apiserver.NAME))
+        if not asleep:
+            shoot = await self._clusters.shoot(namespace)
+            for name in _LEADERS:
+                await shoot.delete(resources.LEASE, name, "kube-system")
+        await self._clusters.forget_shoot(namespace)
         await heartbeating(self._stop(namespace, lambda name: name == apiserver.NAME))
         await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, gateway.EXPOSURE)], namespace)
         await heartbeating(asyncio.gather(*(self._stop_etcd(namespace, role) for role in etcd_component.ROLES)))

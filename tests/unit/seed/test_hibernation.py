@@ -184,6 +184,14 @@ async def test_pods_of_machines_that_are_gone_are_deleted_at_once(control_plane)
     assert control_plane.shoot.find("/api/v1/pods", "web", "default") is None
 
 
+async def test_after_the_wake_up_no_component_waits_for_a_leader_that_has_stopped(control_plane):
+    path = "/apis/coordination.k8s.io/v1/leases"
+    for name in ("kube-controller-manager", "kube-scheduler", "of-a-user"):
+        control_plane.shoot.put(path, {"metadata": {"name": name, "namespace": "kube-system"}})
+    await control_plane.activities.hibernate_control_plane(AGAIN)
+    assert [name for kind, _, name in control_plane.shoot.objects if kind == path] == ["of-a-user"]
+
+
 async def test_remaining_objects_are_named_after_the_timeout(control_plane, monkeypatch):
     monkeypatch.setattr("activities.seed.hibernation._EMPTY_SECONDS", 0.2)
     control_plane.shoot.put("/api/v1/nodes", {"metadata": {"name": "machine-1"}})
