@@ -12,9 +12,9 @@ HEARTBEAT = timedelta(seconds=10)
 started again on the same machine, it reports its activities earlier (workers/lib/journal.py). Activities that wait send
 a heartbeat every 2 s (activities/heartbeat.py), all others every 3 s (workers/lib/heartbeats.py)."""
 
-BACKGROUND_HEARTBEAT = timedelta(seconds=30)
-"""Like ``HEARTBEAT``, for activities that run as long as a flow. In a busy garden there are many of them, and each
-heartbeat is a transaction of Temporal's database. Nothing waits for their reports."""
+_REPORT_HEARTBEAT = timedelta(seconds=30)
+"""Like ``HEARTBEAT``, for the activity that reports a flow's progress: each running flow has one, and each heartbeat is
+a transaction of Temporal's database. Nothing waits for a report."""
 
 WORKFLOW_TASK = timedelta(seconds=4)
 """Time after which Temporal gives a task of a workflow to another worker, because its worker died or is too slow. The
@@ -113,9 +113,16 @@ def background(summary: str, days: float = 30) -> ActivityConfig:
         task_queue=GARDEN_QUEUE,
         summary=summary,
         start_to_close_timeout=timedelta(days=days),
-        heartbeat_timeout=BACKGROUND_HEARTBEAT,
+        heartbeat_timeout=HEARTBEAT,
         retry_policy=RETRY,
     )
+
+
+def report(summary: str) -> ActivityConfig:
+    """An activity that reports the progress of a flow until the flow ends."""
+    config = background(summary)
+    config["heartbeat_timeout"] = _REPORT_HEARTBEAT
+    return config
 
 
 def on_machine(minutes: float) -> ActivityConfig:

@@ -131,7 +131,7 @@ class SeedOperation(OperationWorkflow):
         workflow.start_activity_method(
             FlowActivities.report_seed_progress,
             ReportSeedProgress(task=task),
-            **options.background("Report progress in the Seed's status"),
+            **options.report("Report progress in the Seed's status"),
         )
         try:
             return await self.graph.run()

@@ -245,7 +245,6 @@ async def _live(role: str, setting: Setting) -> None:
     Mortal.reaper = reaper = Reaper(record, role)
     if setting.heartbeat:
         options.HEARTBEAT = timedelta(seconds=setting.heartbeat)
-        options.BACKGROUND_HEARTBEAT = options.HEARTBEAT
     temporal = await _connected(setting.temporal)
     reaper.note("up", role)
     run: Coroutine[Any, Any, None] = _ROLES[role](setting, reaper, temporal)

@@ -78,7 +78,7 @@ class OperationWorkflow:
         workflow.start_activity_method(
             FlowActivities.report_progress,
             ReportProgress(task=task),
-            **options.background("Report progress in the Shoot's status"),
+            **options.report("Report progress in the Shoot's status"),
         )
 
 

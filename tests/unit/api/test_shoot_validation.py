@@ -282,7 +282,8 @@ def test_a_control_plane_becomes_failure_tolerant_only_while_awake():
         ({"constraints": [constraint("HibernationPossible", "Unknown", "?")]}, "HibernationPossible is Unknown"),
         (
             {"constraints": [constraint("HibernationPossible", "Progressing", "no webhook")]},
-            "HibernationPossible is Progressing: no webhook; after an operation it is checked again, wait",
+            "HibernationPossible is Progressing: no webhook; after an operation it is checked again, wait until it is "
+            "True",
         ),
         (
             {"credentials": {"rotation": {"etcdEncryptionKey": {"phase": "Preparing"}}}},

@@ -123,7 +123,7 @@ async def test_a_restore_looks_at_each_machine_that_the_record_has(
     found: list[str] | OSError,
     told: str,
 ) -> None:
-    """The second machine is the one that may answer."""
+    """An API server answers at the address of the second machine only."""
 
     async def resolved(*_: object, **__: object) -> list[object]:
         if isinstance(found, OSError):
