@@ -2,17 +2,17 @@
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 from temporalio import activity
 
-from activities.components.static_pod import MANIFESTS
+from activities.components.static_pod import MANIFESTS, StaticPod
 from activities.heartbeat import heartbeating
 from activities.secrets.configs import EncryptionConfiguration, kubeconfig
 from activities.seed.extension_kinds import EXTERNAL_DNS
@@ -35,7 +35,7 @@ from api.contracts.self_hosted import (
 from api.crds import crds
 from api.decisions.conditions import find_condition
 from api.names import dns_record_type
-from api.resources import CLUSTER, CONFIG_MAP, DNS_RECORD, NODE, SELF_HOSTED_SHOOT_EXPOSURE
+from api.resources import CLUSTER, CONFIG_MAP, DNS_RECORD, NODE, POD, SELF_HOSTED_SHOOT_EXPOSURE
 from api.times import timestamp
 from kube.cache import Caches
 from kube.client import KubeClient, Object
@@ -112,13 +112,16 @@ class SelfHostedActivities:
     @activity.defn
     async def deploy_self_hosted_control_plane(self) -> None:
         """Write the static pods, each after its files. A second run writes what differs."""
-        store = place(self._task) if self._task.backed_up else None
-        there = self._task.directory / EXISTING
-        existing = there.read_bytes() if there.exists() else None
-        for pod in control_plane.pods(self._task, _secrets(self._task).all(), store, existing):
+        for pod in self._static_pods():
             for path, content in pod.files.items():
                 self._write(path, content, 0o600)
             self._write(pod.path, pod.text, 0o600)
+
+    def _static_pods(self) -> list[StaticPod]:
+        store = place(self._task) if self._task.backed_up else None
+        there = self._task.directory / EXISTING
+        existing = there.read_bytes() if there.exists() else None
+        return control_plane.pods(self._task, _secrets(self._task).all(), store, existing)
 
     @activity.defn
     async def wait_self_hosted_apiserver(self) -> None:
@@ -129,6 +132,22 @@ class SelfHostedActivities:
                 await _ready(client)
 
         await heartbeating(ready())
+
+    @activity.defn
+    async def wait_self_hosted_pods(self) -> None:
+        """Wait until each static pod that starts again for its files runs with those of now."""
+        wanted = {
+            f"{each.name}-{self._task.machine.node}": each.manifest["metadata"]["annotations"]
+            for each in self._static_pods()
+            if "annotations" in each.manifest["metadata"]
+        }
+
+        async def running() -> None:
+            async with _cluster(self._task) as client:
+                for name, annotations in wanted.items():
+                    await _running(client, name, annotations)
+
+        await heartbeating(running())
 
     @activity.defn
     async def deploy_self_hosted_system(self) -> None:
@@ -320,6 +339,17 @@ async def _ready(client: KubeClient) -> None:
             await asyncio.sleep(_LOOK_SECONDS)
 
 
+async def _running(client: KubeClient, name: str, annotations: Mapping[str, str]) -> None:
+    """Return once a static pod with these annotations is ready. The kubelet copies them to the API server."""
+    while True:
+        with contextlib.suppress(ApiError):
+            found = await client.find(POD, name, SELF_HOSTED_NAMESPACE) or {"metadata": {}}
+            copied = annotations.items() <= found["metadata"].get("annotations", {}).items()
+            if copied and find_condition(found, "Ready").get("status") == "True":
+                return
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
 async def start_kubelet(machine: MachineSystem, version: str, files: Mapping[str, tuple[bytes, int]]) -> None:
     """Install the kubelet with its files, and start it. A second run writes what differs, and starts it again."""
     path = f"/opt/kubernetes/{version}/kubelet"
@@ -362,7 +392,7 @@ def _secrets(task: InitTask) -> FileSecrets:
     return FileSecrets(task.directory / SECRETS)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _cluster(task: InitTask) -> AsyncIterator[KubeClient]:
     """A client of the new cluster, as its administrator, at the machine's own API server."""
     text = _secrets(task).get(control_plane.ADMIN)["kubeconfig"].decode()

@@ -53,7 +53,7 @@ def worker(client: Client, queue: str, done: list[str], stuck: str = "", fails: 
         client,
         task_queue=queue,
         workflows=[InitSelfHostedShoot, RenewSelfHostedShoot],
-        activities=[step(each) for each in NAMES],
+        activities=[step(each) for each in (*NAMES, SelfHostedActivities.wait_self_hosted_pods.__name__)],
         workflow_runner=SANDBOX,
     )
 
@@ -84,9 +84,10 @@ async def test_a_renewal_writes_no_file_of_a_pod_before_its_certificate_is_made(
 
     assert done == [
         "make_self_hosted_secrets",
-        "start_self_hosted_kubelet",
         "deploy_self_hosted_control_plane",
+        "start_self_hosted_kubelet",
         "wait_self_hosted_apiserver",
+        "wait_self_hosted_pods",
         *(["wait_self_hosted_exposure"] if exposed else []),
         "write_self_hosted_kubeconfig",
     ]

@@ -72,9 +72,10 @@ async def run_renewal(task: InitTask, tell: Tell) -> None:
     steps = SelfHostedActivities(System(), task)
     activities = [
         steps.make_self_hosted_secrets,
-        steps.start_self_hosted_kubelet,
         steps.deploy_self_hosted_control_plane,
+        steps.start_self_hosted_kubelet,
         steps.wait_self_hosted_apiserver,
+        steps.wait_self_hosted_pods,
         steps.wait_self_hosted_exposure,
         steps.write_self_hosted_kubeconfig,
     ]

@@ -23,7 +23,7 @@ from workers.node_agent.system import System
 
 __all__ = ["secrets", "task"]
 PLACE = ("alone-external", "kube-system")
-NODES, SECRETS = "/api/v1/nodes", "/api/v1/secrets"
+NODES, PODS, SECRETS = "/api/v1/nodes", "/api/v1/pods", "/api/v1/secrets"
 CONFIG_MAPS, DEPLOYMENTS, DAEMON_SETS = "/api/v1/configmaps", "/apis/apps/v1/deployments", "/apis/apps/v1/daemonsets"
 RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
 
@@ -108,6 +108,21 @@ async def test_an_error_of_the_record_is_told_without_the_key(machine: Named) ->
 def test_the_kubeconfig_of_a_named_shoot_has_its_name(machine: Named, secrets: FileSecrets) -> None:
     cluster = machine.steps._administrator("api.alone.example.org")["clusters"][0]["cluster"]
     assert cluster["server"] == "https://api.alone.example.org"
+
+
+async def test_a_renewal_waits_until_each_pod_runs_with_its_new_files(machine: Named, secrets: FileSecrets) -> None:
+    """The kubelet replaces a static pod once it has seen the file, and tells of it later."""
+    waiting = asyncio.create_task(ActivityEnvironment().run(machine.steps.wait_self_hosted_pods))
+    left = [each for each in machine.steps._static_pods() if "annotations" in each.manifest["metadata"]]
+    assert len(left) == 3
+    for each in left:
+        assert not waiting.done()
+        metadata = {**each.manifest["metadata"], "name": f"{each.name}-alone-1"}
+        old = {**metadata, "annotations": {"checksum/files": "old", "kubernetes.io/config.source": "file"}}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        machine.api.put(PODS, {"metadata": old, "status": ready})
+        machine.api.change(PODS, metadata["name"], "kube-system", {"metadata": metadata})
+    await asyncio.wait_for(waiting, 10)
 
 
 async def test_a_component_that_is_deleted_or_changed_is_put_back(machine: Named, secrets: FileSecrets) -> None:
