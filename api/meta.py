@@ -98,6 +98,12 @@ def rules(*conditions: tuple[str, str]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": found})
 
 
+def not_offered(reason: str, unless: str = "false") -> Any:
+    """Marks a field that this version does not implement: the API server refuses it, unless a CEL expression holds."""
+    found: list[Any] = [{"rule": unless, "message": f"not supported: {reason}"}]
+    return Field(json_schema_extra={"x-kubernetes-validations": found})
+
+
 CIDR = Field(json_schema_extra={"format": "cidr"})
 """Marks an address range that the API server checks."""
 

@@ -23,8 +23,16 @@ from api.meta import (
     SecretReference,
     Timestamp,
     map_list,
+    not_offered,
     rules,
 )
+
+_GATEWAY = not_offered("the sidecar and the etcd controller use etcd's JSON gateway: set it to true", unless="self")
+_GZIP = not_offered("snapshots are compressed with gzip: set it to true", unless="self")
+_ONE_GARBAGE_POLICY = not_offered("set garbageCollectionPolicy to Exponential, which needs no number")
+_NO_COMPACTION = not_offered("no job compacts snapshots: the sidecar writes full ones")
+_NO_ELECTION = not_offered("the sidecar of the member that leads etcd writes the snapshots")
+_OF_MEMBER = not_offered("the sidecar serves with the certificates of clientUrlTls")
 
 
 class TLSSecretReference(SecretReference):
@@ -84,16 +92,18 @@ class EtcdConfig(KubeModel):
     defragmentation_schedule: str | None = None
     heartbeat_duration: Duration | None = None
     snapshot_count: int | None = None
-    etcd_defrag_timeout: Duration | None = None
+    etcd_defrag_timeout: Annotated[Duration | None, not_offered("a defragmentation has no time limit")] = None
     client_port: int | None = None
     server_port: int | None = None
     wrapper_port: int | None = None
-    enable_grpc_gateway: bool | None = None
+    enable_grpc_gateway: Annotated[bool | None, _GATEWAY] = None
     client_url_tls: Annotated[TLSConfig | None, Field(alias="clientUrlTls")] = None
     peer_url_tls: Annotated[TLSConfig | None, Field(alias="peerUrlTls")] = None
-    auth_secret_ref: SecretReference | None = None
+    auth_secret_ref: Annotated[SecretReference | None, not_offered("clients log in with certificates")] = None
     client_service: ClientService | None = None
-    additional_advertise_peer_urls: list[MemberPeerURLs] | None = None
+    additional_advertise_peer_urls: Annotated[
+        list[MemberPeerURLs] | None, not_offered("members reach each other by the names of their Service")
+    ] = None
     bootstrap_with_existing_cluster: ExistingCluster | None = None
     """While it is set, members without data join this cluster, and never begin one of their own."""
 
@@ -103,18 +113,23 @@ class Store(KubeModel):
     container: str | None = None
     prefix: str
     secret_ref: SecretReference | None = None
-    endpoint_override: str | None = None
+    endpoint_override: Annotated[
+        str | None, not_offered("the Secret of secretRef has the endpoint, if the provider needs one")
+    ] = None
 
 
 class Compression(KubeModel):
-    enabled: bool | None = None
-    policy: Literal["gzip", "lzw", "zlib"] | None = None
+    enabled: Annotated[bool | None, _GZIP] = None
+    policy: Annotated[
+        Literal["gzip", "lzw", "zlib"] | None,
+        not_offered("snapshots are compressed with gzip", unless="self == 'gzip'"),
+    ] = None
 
 
 class SnapshotCompaction(KubeModel):
-    events_threshold: int | None = None
+    events_threshold: Annotated[int | None, _NO_COMPACTION] = None
     trigger_full_snapshot_threshold: int | None = None
-    resources: ResourceRequirements | None = None
+    resources: Annotated[ResourceRequirements | None, _NO_COMPACTION] = None
 
 
 class LeaderElection(KubeModel):
@@ -130,16 +145,21 @@ class Backup(KubeModel):
     full_snapshot_schedule: str | None = None
     delta_snapshot_period: Duration | None = None
     delta_snapshot_memory_limit: Quantity | None = None
-    delta_snapshot_retention_period: Duration | None = None
-    garbage_collection_policy: Literal["Exponential", "LimitBased"] | None = None
+    delta_snapshot_retention_period: Annotated[
+        Duration | None, not_offered("delta snapshots stay while one of the newest two full ones needs them")
+    ] = None
+    garbage_collection_policy: Annotated[
+        Literal["Exponential", "LimitBased"] | None,
+        not_offered("only Exponential is supported", unless="self == 'Exponential'"),
+    ] = None
     garbage_collection_period: Duration | None = None
-    max_backups_limit_based_gc: int | None = None
+    max_backups_limit_based_gc: Annotated[int | None, _ONE_GARBAGE_POLICY] = None
     compression: Compression | None = None
     snapshot_compaction: SnapshotCompaction | None = None
-    leader_election: LeaderElection | None = None
-    tls: TLSConfig | None = None
-    enable_profiling: bool | None = None
-    etcd_snapshot_timeout: Duration | None = None
+    leader_election: Annotated[LeaderElection | None, _NO_ELECTION] = None
+    tls: Annotated[TLSConfig | None, _OF_MEMBER] = None
+    enable_profiling: Annotated[bool | None, not_offered("the sidecar has no profiles", unless="!self")] = None
+    etcd_snapshot_timeout: Annotated[Duration | None, not_offered("a snapshot has no time limit")] = None
 
 
 class SharedConfig(KubeModel):
@@ -160,7 +180,7 @@ class EtcdSpec(KubeModel):
         )
     )
     replicas: int = Field(ge=0)
-    selector: LabelSelector
+    selector: Annotated[LabelSelector, not_offered("use matchLabels alone", unless="!has(self.matchExpressions)")]
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     priority_class_name: str | None = None
@@ -171,7 +191,9 @@ class EtcdSpec(KubeModel):
     run_as_root: bool | None = None
     scheduling_constraints: SchedulingConstraints | None = None
     shared_config: SharedConfig | None = None
-    externally_managed_member_addresses: list[str] | None = None
+    externally_managed_member_addresses: Annotated[
+        list[str] | None, not_offered("etcds of self-hosted Shoots are static pods without an Etcd")
+    ] = None
     etcd: EtcdConfig
     backup: Backup
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from api.constants import DRUID
 from api.druid.v1alpha1.etcd import Store
-from api.meta import AGE, Conditions, Definition, Duration, KubeModel, KubeObject
+from api.meta import AGE, Conditions, Definition, Duration, KubeModel, KubeObject, not_offered
+
+_ALL = not_offered("all backups are copied")
 
 
 class WaitForFinalSnapshot(KubeModel):
@@ -17,10 +19,12 @@ class WaitForFinalSnapshot(KubeModel):
 class EtcdCopyBackupsTaskSpec(KubeModel):
     source_store: Store
     target_store: Store
-    max_backup_age: int | None = None
+    max_backup_age: Annotated[int | None, _ALL] = None
     """Maximum age of the copied backups, in days."""
-    max_backups: int | None = None
-    pod_labels: dict[str, str] | None = None
+    max_backups: Annotated[int | None, _ALL] = None
+    pod_labels: Annotated[
+        dict[str, str] | None, not_offered("the gardenlet copies backups, and no pod", unless="size(self) == 0")
+    ] = None
     wait_for_final_snapshot: WaitForFinalSnapshot | None = None
 
 

@@ -1,12 +1,14 @@
-"""Each field of these kinds has a row: code reads or writes it, or admission refuses it.
+"""Each field of these kinds has a row: code reads or writes it, or it is refused.
+
+Admission refuses fields of kinds of the garden, and the API server of a seed those of its own kinds.
 
 The rows are in ``fields/*.yaml``; docs/fields.md shows them. A row's key is a field; ``{a,b}`` stands for two fields.
 Its value is one of these:
 
 - ``module:name``: the code that reads (in the status: writes) the field, and has its name;
 - ``whole: module:name``: the code passes on the field with all fields below it;
-- ``refused: value``: admission refuses the field if it has this value, and names it, or the field ``under``; ``with``
-  are other fields that such an object needs;
+- ``refused: value``: the field is refused if it has this value, and the refusal names it, or the field ``under``;
+  ``with`` are other fields that such an object needs;
 - ``extension: reason``: extensions read it in the Cluster object;
 - ``people: reason``: text for people;
 - ``fixed: reason``: the API allows one value alone;
@@ -33,6 +35,8 @@ from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.druid.v1alpha1.etcd import Etcd
+from api.druid.v1alpha1.etcd_copy_backups_task import EtcdCopyBackupsTask
 from api.meta import KubeObject
 from api.seedmanagement.v1alpha1.managed_seed import ManagedSeed
 from api.validation import offered
@@ -43,7 +47,9 @@ from tests.pages import check_table
 from tests.unit.api.shoots import PROFILE, SEED, complete
 
 ROOT = Path(__file__).parents[3]
-KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile, ManagedSeed)
+OF_SEED: tuple[type[KubeObject], ...] = (Etcd, EtcdCopyBackupsTask)
+"""Kinds whose fields the API server of a seed refuses."""
+KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile, ManagedSeed, *OF_SEED)
 _PARTS = {"whole", "refused", "extension", "people", "fixed", "unwritten", "under", "with"}
 
 
@@ -191,12 +197,18 @@ def _without_docstrings(tree: ast.AST) -> ast.AST:
     return tree
 
 
-REFUSED = [each for each in ROWS if "refused" in each[2]]
+REFUSED = [each for each in ROWS if "refused" in each[2] and each[0] not in OF_SEED]
+REFUSED_BY_API_SERVER = [each for each in ROWS if "refused" in each[2] and each[0] in OF_SEED]
 
 
 def with_value(kind: type[KubeObject], field: str, row: dict[str, Any]) -> KubeObject:
     """The smallest valid object, but with this value."""
     base = {Shoot: complete(bound=True).to_wire(), Seed: SEED, CloudProfile: PROFILE}[kind]
+    return kind.of(changed(base, field, row))
+
+
+def changed(base: dict[str, Any], field: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A copy of an object with the value that a row refuses."""
     obj = deepcopy(base)
     for path, value in {**row.get("with", {}), field: row["refused"]}.items():
         here: Any = obj
@@ -206,7 +218,7 @@ def with_value(kind: type[KubeObject], field: str, row: dict[str, Any]) -> KubeO
             here = here.setdefault(name, [{"type": "aws"}] if part.endswith("[]") else {})
             here = here[0] if part.endswith("[]") else here
         here[last] = value
-    return kind.of(obj)
+    return obj
 
 
 def refusal(obj: KubeObject, old: KubeObject | None) -> str:
@@ -224,6 +236,24 @@ def test_a_refused_field_is_named_by_the_refusal(kind: type[KubeObject], field: 
     message = refusal(with_value(kind, field, row), None)
 
     assert re.search(rf"(?<![\w.]){re.escape(shown)}: ", message), message
+
+
+def rule_of(kind: type[KubeObject], field: str, row: dict[str, Any]) -> dict[str, str]:
+    """The rule in the CustomResourceDefinition that refuses a field."""
+    schema: Any = own_fields(kind)[row.get("under", field)][0].json_schema_extra
+    [rule] = schema["x-kubernetes-validations"]
+    return dict(rule)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "row"),
+    REFUSED_BY_API_SERVER,
+    ids=[f"{kind.__name__}-{field}" for kind, field, _ in REFUSED_BY_API_SERVER],
+)
+def test_a_field_that_a_seed_refuses_has_a_rule_with_its_reason(
+    kind: type[KubeObject], field: str, row: dict[str, Any]
+) -> None:
+    assert rule_of(kind, field, row)["message"].startswith("not supported: ")
 
 
 OFFERED = [
@@ -280,6 +310,10 @@ def shown(kind: type[KubeObject], field: str, row: dict[str, Any]) -> str:
         module, _, inner = name.partition(":")
         path = f"{module.replace('.', '/')}.py"
         return f"[{inner.rpartition('.')[2] or path}](../{path})"
+    if "refused" in row and kind in OF_SEED:
+        rule = rule_of(kind, field, row)
+        but = f" unless `{rule['rule']}`" if rule["rule"] != "false" else ""
+        return f"refused{but}: {rule['message'].removeprefix('not supported: ')}"
     if "refused" in row:
         found = next(
             (each.reason for path, each in offered.TABLES.get(kind, {}).items() if is_below(field, path)), None

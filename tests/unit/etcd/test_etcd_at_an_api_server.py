@@ -1,16 +1,23 @@
-"""Rules of ``Etcd`` objects at a real API server: which cluster members join is decided when the object is created."""
+"""Rules of objects of etcds at a real API server: what is decided at their creation, and what is not supported."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from activities.components import etcd as component
+from api.crds import crd
+from api.druid.v1alpha1.etcd import Etcd
+from api.meta import KubeObject
 from api.resources import ETCD
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
 from tests.gardens import ApiServer
+from tests.unit.api.test_fields import REFUSED_BY_API_SERVER, changed
 from tests.unit.etcd.test_controller import SEVERAL, etcd
 
 pytestmark = [
@@ -18,6 +25,20 @@ pytestmark = [
     pytest.mark.usefixtures("kubernetes_is_built"),
     pytest.mark.timeout(120, func_only=True),
 ]
+
+
+COPY: Object = {
+    "apiVersion": "druid.gardener.cloud/v1alpha1",
+    "kind": "EtcdCopyBackupsTask",
+    "metadata": {"name": "copied", "namespace": "default"},
+    "spec": {
+        **{
+            side: {"provider": "local", "container": side.lower(), "prefix": "one", "secretRef": {"name": side.lower()}}
+            for side in ("sourceStore", "targetStore")
+        },
+        "waitForFinalSnapshot": {"enabled": True, "timeout": "5m"},
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +63,65 @@ def wanted(name: str, **changes: Any) -> Object:
 
 def existing(*, pods: int = 3) -> Object:
     return component.existing_cluster(component.MAIN, "default", "", pods)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "row"),
+    REFUSED_BY_API_SERVER,
+    ids=[f"{kind.__name__}-{field}" for kind, field, _ in REFUSED_BY_API_SERVER],
+)
+async def test_a_field_that_nothing_reads_is_refused(
+    admin: KubeClient, kind: type[KubeObject], field: str, row: dict[str, Any]
+) -> None:
+    """A field that was accepted in silence would promise what no member does."""
+    refused = changed(wanted("refused") if kind is Etcd else COPY, field, row)
+    with pytest.raises(ApiError, match=rf"{re.escape(row.get('under', field))}: Invalid value: .*not supported: "):
+        await admin.create(refused)
+
+
+async def test_a_copy_with_the_fields_that_the_gardenlet_writes_is_accepted(admin: KubeClient) -> None:
+    await admin.create(COPY)
+
+
+async def test_an_etcd_keeps_such_a_field_from_before_while_others_change(admin: KubeClient) -> None:
+    definition = crd(Etcd)
+    accepting = json.loads(json.dumps(definition), object_hook=without_refusals)
+    await admin.apply(accepting, manager="test")
+    older = wanted("older")
+    older["spec"]["etcd"]["etcdDefragTimeout"] = "1m"
+    await settled(lambda: admin.create(older))
+    await admin.apply(definition, manager="test")
+    await settled(lambda: refuses(admin, "newer"))
+
+    found = await admin.patch(ETCD, "older", "default", {"spec": {"etcd": {"quota": "4Gi"}}})
+
+    assert found["spec"]["etcd"]["etcdDefragTimeout"] == "1m"
+
+
+def without_refusals(node: dict[str, Any]) -> dict[str, Any]:
+    left = [each for each in node.get("x-kubernetes-validations") or () if "not supported" not in each["message"]]
+    return {**node, "x-kubernetes-validations": left} if "x-kubernetes-validations" in node else node
+
+
+async def refuses(admin: KubeClient, name: str) -> None:
+    newer = wanted(name)
+    newer["spec"]["etcd"]["etcdDefragTimeout"] = "1m"
+    try:
+        await admin.create(newer)
+    except ApiError:
+        return
+    await admin.delete(ETCD, name, "default")
+    raise AssertionError("it was accepted")
+
+
+async def settled(act: Callable[[], Awaitable[object]]) -> None:
+    """Wait until an API server that has a new definition does this."""
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(ApiError, AssertionError):
+                await act()
+                return
+            await asyncio.sleep(0.1)
 
 
 async def test_a_cluster_to_join_can_be_removed_but_neither_changed_nor_added(admin: KubeClient) -> None:
