@@ -115,13 +115,16 @@ async def test_a_renewal_waits_until_each_pod_runs_with_its_new_files(machine: N
     waiting = asyncio.create_task(ActivityEnvironment().run(machine.steps.wait_self_hosted_pods))
     left = [each for each in machine.steps._static_pods() if "annotations" in each.manifest["metadata"]]
     assert len(left) == 3
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     for each in left:
-        assert not waiting.done()
         metadata = {**each.manifest["metadata"], "name": f"{each.name}-alone-1"}
         old = {**metadata, "annotations": {"checksum/files": "old", "kubernetes.io/config.source": "file"}}
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         machine.api.put(PODS, {"metadata": old, "status": ready})
-        machine.api.change(PODS, metadata["name"], "kube-system", {"metadata": metadata})
+    for each in left:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 0.3)
+        name = f"{each.name}-alone-1"
+        machine.api.change(PODS, name, "kube-system", {"metadata": {**each.manifest["metadata"], "name": name}})
     await asyncio.wait_for(waiting, 10)
 
 
