@@ -104,6 +104,14 @@ def not_offered(reason: str, unless: str = "false") -> Any:
     return Field(json_schema_extra={"x-kubernetes-validations": found})
 
 
+EMPTY = "size(self) == 0"
+"""Condition for ``not_offered``: an empty text, list or map means the same as none."""
+
+LABELS_ALONE = not_offered(
+    "use matchLabels alone", unless="!has(self.matchExpressions) || size(self.matchExpressions) == 0"
+)
+"""Marks a label selector whose ``matchExpressions`` no code reads."""
+
 CIDR = Field(json_schema_extra={"format": "cidr"})
 """Marks an address range that the API server checks."""
 

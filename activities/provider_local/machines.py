@@ -26,7 +26,6 @@ RESTORING = "local.provider.extensions.gardener.cloud/restoring"
 
 OVERCOMMIT = 20
 """Machines request their type's CPU and memory divided by this number: the landscape's cloud is one small computer."""
-_MIN_READY_SECONDS = 500
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,6 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
         },
         "spec": {
             "replicas": replicas,
-            "minReadySeconds": _MIN_READY_SECONDS,
             "strategy": wanted.strategy,
             "selector": {"matchLabels": labels},
             "template": {

@@ -10,6 +10,7 @@ from typing import Any
 
 from api.constants import WORKER_POOL
 from api.durations import parse_duration
+from api.labels import ZONE
 from api.machine.codes import MachineCode
 from api.machine.names import NAME_LABEL, NODE_LABEL, TRIGGER_DELETION
 from api.machine.objects import chosen_machines, is_alive, is_deleting, phase_of
@@ -26,6 +27,8 @@ _OPTIONS = "autoscaler.gardener.cloud/"
 _EVICTION_SIGNALS = {"memory": "memory.available", "ephemeral-storage": "nodefs.available"}
 """Signals whose hard thresholds a kubelet keeps from pods, by resource."""
 _NEVER = timedelta(days=365)
+_LABELS = {"node.kubernetes.io/instance-type": "instanceType", "topology.kubernetes.io/region": "region", ZONE: "zone"}
+"""Labels that a cloud's controller writes on Nodes, and the fields of a MachineClass with their values."""
 
 _OUT_OF_RESOURCES, _OTHER = 1, 99
 """Error classes of the autoscaler. After an error of the first class it tries another node group at once."""
@@ -197,6 +200,7 @@ def template_node(deployment: Mapping[str, Any], class_: Mapping[str, Any], kube
     labels = {
         "kubernetes.io/arch": of_class.get("architecture") or "amd64",
         "kubernetes.io/os": "linux",
+        **{label: of_class[field] for label, field in _LABELS.items() if of_class.get(field)},
         **(metadata.get("labels") or {}),
         "kubernetes.io/hostname": name,
     }

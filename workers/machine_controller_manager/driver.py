@@ -39,7 +39,7 @@ class ResolvedClass:
     object: Mapping[str, Any]
     """The raw MachineClass."""
     credentials: Mapping[str, str] = field(repr=False)
-    """The base64 data of the Secret in ``credentialsSecretRef``."""
+    """The base64 data of the Secret in ``credentialsSecretRef``, or without one in ``secretRef``."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,12 @@ class ResolvedClass:
     @property
     def credentials_secret(self) -> str:
         """Namespace and name of the Secret with the credentials, for messages."""
-        return f"{self.object['metadata']['namespace']}/{self.object['credentialsSecretRef']['name']}"
+        return f"{self.object['metadata']['namespace']}/{self.object[credentials_field(self.object)]['name']}"
+
+
+def credentials_field(class_: Mapping[str, Any]) -> str:
+    """Field of a MachineClass that names the Secret with the credentials."""
+    return "credentialsSecretRef" if class_.get("credentialsSecretRef") else "secretRef"
 
 
 class Machines(Protocol):

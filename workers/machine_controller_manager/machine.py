@@ -2,7 +2,7 @@
 
 import base64
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from kube.objects import has_taint
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.bootstrap import delete_token, ensure_token, fill_in
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
-from workers.machine_controller_manager.driver import Driver, MachineError, Machines, ResolvedClass
+from workers.machine_controller_manager.driver import Driver, MachineError, Machines, ResolvedClass, credentials_field
 from workers.machine_controller_manager.machine_update import MachineUpdate
 from workers.machine_controller_manager.nodes import StayingPod
 from workers.machine_controller_manager.objects import age_of, duration, hold, release, write_status
@@ -288,26 +288,34 @@ class MachineController:
         return self._drivers[provider]
 
     async def _resolve(self, class_: Object) -> ResolvedClass:
-        name = class_["credentialsSecretRef"]["name"]
-        secret = await self._seed.find(SECRET, name, self._namespace)
-        if secret is None:
-            raise MachineError(
-                MachineCode.INVALID_ARGUMENT,
-                f"Secret {self._namespace}/{name} with the cloud's credentials is gone",
-            )
-        return ResolvedClass(class_, secret.get("data") or {})
+        return ResolvedClass(class_, await self._secret_of(class_, credentials_field(class_)))
 
     async def _user_data(self, class_: ResolvedClass) -> bytes:
-        name = class_.object["secretRef"]["name"]
-        secret = await self._seed.find(SECRET, name, self._namespace)
-        encoded = ((secret or {}).get("data") or {}).get(USER_DATA_KEY)
+        encoded = (await self._secret_of(class_.object, "secretRef")).get(USER_DATA_KEY)
         if encoded is None:
             raise MachineError(
                 MachineCode.INVALID_ARGUMENT,
-                f"Secret {self._namespace}/{name} has no key {USER_DATA_KEY}, which machines of"
-                f" MachineClass {class_.name} boot with",
+                f"Secret {self._namespace}/{class_.object['secretRef']['name']} has no key {USER_DATA_KEY}, which"
+                f" machines of MachineClass {class_.name} boot with",
             )
         return base64.b64decode(encoded)
+
+    async def _secret_of(self, class_: Mapping[str, Any], field: str) -> dict[str, str]:
+        """Base64 data of the Secret that a field of a MachineClass names. Raises MachineError if there is none.
+
+        The rules of the API server cannot compare the reference's namespace with that of the MachineClass.
+        """
+        reference = class_.get(field) or {}
+        name, namespace = reference.get("name") or "", reference.get("namespace") or self._namespace
+        in_reach = name and namespace == self._namespace
+        found = await self._seed.find(SECRET, name, namespace) if in_reach else None
+        if found is None:
+            raise MachineError(
+                MachineCode.INVALID_ARGUMENT,
+                f"{field} of MachineClass {class_['metadata']['name']} names Secret {namespace}/{name},"
+                f" but it must exist in namespace {self._namespace}",
+            )
+        return dict(found.get("data") or {})
 
     async def _watch(self, driver: Driver, class_: ResolvedClass) -> Machines:
         machines = await driver.machines(class_)

@@ -205,7 +205,6 @@ def new_set(found: Mapping[str, Any], replicas: int) -> Object:
         },
         "spec": {
             "replicas": replicas,
-            "minReadySeconds": found["spec"].get("minReadySeconds") or 0,
             "selector": {"matchLabels": labels},
             "template": {**template, "metadata": {**(template.get("metadata") or {}), "labels": labels}},
         },

@@ -9,7 +9,9 @@ from pydantic import Field
 from api.constants import DRUID
 from api.meta import (
     AGE,
+    EMPTY,
     IMMUTABLE,
+    LABELS_ALONE,
     Column,
     Conditions,
     CrossVersionObjectReference,
@@ -30,19 +32,25 @@ from api.meta import (
 _GATEWAY = not_offered("the sidecar and the etcd controller use etcd's JSON gateway: set it to true", unless="self")
 _GZIP = not_offered("snapshots are compressed with gzip: set it to true", unless="self")
 _ONE_GARBAGE_POLICY = not_offered("set garbageCollectionPolicy to Exponential, which needs no number")
-_NO_COMPACTION = not_offered("no job compacts snapshots: the sidecar writes full ones")
+_NO_COMPACTION = "no job compacts snapshots: the sidecar writes full ones"
 _NO_ELECTION = not_offered("the sidecar of the member that leads etcd writes the snapshots")
 _OF_MEMBER = not_offered("the sidecar serves with the certificates of clientUrlTls")
 
 
-class TLSSecretReference(SecretReference):
+class OwnSecretReference(SecretReference):
+    """Reference to a Secret in the namespace of the object that has it: pods can mount no other."""
+
+    namespace: Annotated[str | None, not_offered("only Secrets of this object's namespace can be used", EMPTY)] = None
+
+
+class TLSSecretReference(OwnSecretReference):
     data_key: str | None = None
 
 
 class TLSConfig(KubeModel):
     tls_ca_secret_ref: Annotated[TLSSecretReference, Field(alias="tlsCASecretRef")]
-    server_tls_secret_ref: SecretReference
-    client_tls_secret_ref: SecretReference | None = None
+    server_tls_secret_ref: OwnSecretReference
+    client_tls_secret_ref: OwnSecretReference | None = None
 
 
 class ClientService(KubeModel):
@@ -102,7 +110,7 @@ class EtcdConfig(KubeModel):
     auth_secret_ref: Annotated[SecretReference | None, not_offered("clients log in with certificates")] = None
     client_service: ClientService | None = None
     additional_advertise_peer_urls: Annotated[
-        list[MemberPeerURLs] | None, not_offered("members reach each other by the names of their Service")
+        list[MemberPeerURLs] | None, not_offered("members reach each other by the names of their Service", unless=EMPTY)
     ] = None
     bootstrap_with_existing_cluster: ExistingCluster | None = None
     """While it is set, members without data join this cluster, and never begin one of their own."""
@@ -112,7 +120,7 @@ class Store(KubeModel):
     provider: str | None = None
     container: str | None = None
     prefix: str
-    secret_ref: SecretReference | None = None
+    secret_ref: OwnSecretReference | None = None
     endpoint_override: Annotated[
         str | None, not_offered("the Secret of secretRef has the endpoint, if the provider needs one")
     ] = None
@@ -127,14 +135,16 @@ class Compression(KubeModel):
 
 
 class SnapshotCompaction(KubeModel):
-    events_threshold: Annotated[int | None, _NO_COMPACTION] = None
+    events_threshold: Annotated[int | None, not_offered(_NO_COMPACTION)] = None
     trigger_full_snapshot_threshold: int | None = None
-    resources: Annotated[ResourceRequirements | None, _NO_COMPACTION] = None
+    resources: Annotated[
+        ResourceRequirements | None, not_offered(_NO_COMPACTION, unless="!has(self.requests) && !has(self.limits)")
+    ] = None
 
 
 class LeaderElection(KubeModel):
-    reelection_period: Duration | None = None
-    etcd_connection_timeout: Duration | None = None
+    reelection_period: Annotated[Duration | None, _NO_ELECTION] = None
+    etcd_connection_timeout: Annotated[Duration | None, _NO_ELECTION] = None
 
 
 class Backup(KubeModel):
@@ -156,7 +166,7 @@ class Backup(KubeModel):
     max_backups_limit_based_gc: Annotated[int | None, _ONE_GARBAGE_POLICY] = None
     compression: Compression | None = None
     snapshot_compaction: SnapshotCompaction | None = None
-    leader_election: Annotated[LeaderElection | None, _NO_ELECTION] = None
+    leader_election: LeaderElection | None = None
     tls: Annotated[TLSConfig | None, _OF_MEMBER] = None
     enable_profiling: Annotated[bool | None, not_offered("the sidecar has no profiles", unless="!self")] = None
     etcd_snapshot_timeout: Annotated[Duration | None, not_offered("a snapshot has no time limit")] = None
@@ -180,7 +190,7 @@ class EtcdSpec(KubeModel):
         )
     )
     replicas: int = Field(ge=0)
-    selector: Annotated[LabelSelector, not_offered("use matchLabels alone", unless="!has(self.matchExpressions)")]
+    selector: Annotated[LabelSelector, LABELS_ALONE]
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     priority_class_name: str | None = None
@@ -192,7 +202,7 @@ class EtcdSpec(KubeModel):
     scheduling_constraints: SchedulingConstraints | None = None
     shared_config: SharedConfig | None = None
     externally_managed_member_addresses: Annotated[
-        list[str] | None, not_offered("etcds of self-hosted Shoots are static pods without an Etcd")
+        list[str] | None, not_offered("etcds of self-hosted Shoots are static pods without an Etcd", unless=EMPTY)
     ] = None
     etcd: EtcdConfig
     backup: Backup

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from api.constants import DRUID
 from api.druid.v1alpha1.etcd import Store
-from api.meta import AGE, Conditions, Definition, Duration, KubeModel, KubeObject, not_offered
+from api.meta import AGE, EMPTY, Conditions, Definition, Duration, KubeModel, KubeObject, not_offered
 
 _ALL = not_offered("all backups are copied")
 
@@ -23,7 +23,7 @@ class EtcdCopyBackupsTaskSpec(KubeModel):
     """Maximum age of the copied backups, in days."""
     max_backups: Annotated[int | None, _ALL] = None
     pod_labels: Annotated[
-        dict[str, str] | None, not_offered("the gardenlet copies backups, and no pod", unless="size(self) == 0")
+        dict[str, str] | None, not_offered("the gardenlet copies backups, and no pod", unless=EMPTY)
     ] = None
     wait_for_final_snapshot: WaitForFinalSnapshot | None = None
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from api.constants import MACHINE
-from api.meta import AGE, Column, Conditions, Definition, Duration, KubeModel, KubeObject, Raw, Timestamp
+from api.meta import AGE, Column, Conditions, Definition, Duration, KubeModel, KubeObject, Raw, Timestamp, not_offered
+
+PRESERVES_NONE = not_offered("failed machines are deleted, and cannot be preserved", unless="self == 0")
+MIN_READY_SECONDS = not_offered(
+    "a machine counts as available once its node is Ready; Gardener's extensions write 500, which has no effect either",
+    unless="self == 0 || self == 500",
+)
 
 
 class ClassSpec(KubeModel):
-    api_group: str | None = None
-    kind: str = "MachineClass"
+    api_group: Annotated[
+        str | None, not_offered("classes are of this group", unless=f"self == '' || self == '{MACHINE}'")
+    ] = None
+    kind: Literal["MachineClass"] = "MachineClass"
     name: str
 
 
@@ -28,7 +36,9 @@ class MachineConfiguration(KubeModel):
     health_timeout: Duration | None = None
     creation_timeout: Duration | None = None
     in_place_update_timeout: Duration | None = None
-    machine_preserve_timeout: Duration | None = None
+    machine_preserve_timeout: Annotated[
+        Duration | None, not_offered("failed machines are deleted, and cannot be preserved")
+    ] = None
     disable_health_timeout: bool | None = None
     max_evict_retries: int | None = None
     node_conditions: str | None = None
@@ -42,7 +52,12 @@ class MachineSpec(MachineConfiguration):
 
 class MachineTemplateSpec(KubeModel):
     metadata: Raw | None = None
-    spec: MachineSpec | None = None
+    spec: Annotated[
+        MachineSpec | None,
+        not_offered(
+            "each machine gets a providerID of its own", unless="!has(self.providerID) || size(self.providerID) == 0"
+        ),
+    ] = None
 
 
 class CurrentStatus(KubeModel):

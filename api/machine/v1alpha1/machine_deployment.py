@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from api.constants import MACHINE
-from api.machine.v1alpha1.machine import MachineSummary, MachineTemplateSpec
-from api.meta import AGE, Column, Conditions, Definition, IntOrString, KubeModel, KubeObject, LabelSelector
+from api.machine.v1alpha1.machine import MIN_READY_SECONDS, PRESERVES_NONE, MachineSummary, MachineTemplateSpec
+from api.meta import (
+    AGE,
+    LABELS_ALONE,
+    Column,
+    Conditions,
+    Definition,
+    IntOrString,
+    KubeModel,
+    KubeObject,
+    LabelSelector,
+    not_offered,
+)
 
 
 class RollingUpdate(KubeModel):
@@ -32,15 +43,21 @@ class RollbackConfig(KubeModel):
 
 class MachineDeploymentSpec(KubeModel):
     replicas: int | None = Field(default=None, ge=0)
-    selector: LabelSelector | None = None
+    selector: Annotated[LabelSelector | None, LABELS_ALONE] = None
     template: MachineTemplateSpec
     strategy: MachineDeploymentStrategy | None = None
-    min_ready_seconds: int | None = None
-    revision_history_limit: int | None = None
+    min_ready_seconds: Annotated[int | None, MIN_READY_SECONDS] = None
+    revision_history_limit: Annotated[
+        int | None, not_offered("an old MachineSet is deleted once it has no machines", unless="self == 0")
+    ] = None
     paused: bool | None = None
-    progress_deadline_seconds: int | None = None
-    rollback_to: RollbackConfig | None = None
-    auto_preserve_failed_machine_max: int | None = None
+    progress_deadline_seconds: Annotated[
+        int | None, not_offered("a rollout has no deadline: the status of each Machine says what it waits for")
+    ] = None
+    rollback_to: Annotated[
+        RollbackConfig | None, not_offered("no old template is kept: set the template to the earlier class")
+    ] = None
+    auto_preserve_failed_machine_max: Annotated[int | None, PRESERVES_NONE] = None
 
 
 class MachineDeploymentStatus(KubeModel):

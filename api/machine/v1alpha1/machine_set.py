@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from api.constants import MACHINE
-from api.machine.v1alpha1.machine import ClassSpec, MachineLastOperation, MachineSummary, MachineTemplateSpec
-from api.meta import AGE, Column, Conditions, Definition, KubeModel, KubeObject, LabelSelector
+from api.machine.v1alpha1.machine import (
+    MIN_READY_SECONDS,
+    PRESERVES_NONE,
+    ClassSpec,
+    MachineLastOperation,
+    MachineSummary,
+    MachineTemplateSpec,
+)
+from api.meta import (
+    AGE,
+    LABELS_ALONE,
+    Column,
+    Conditions,
+    Definition,
+    KubeModel,
+    KubeObject,
+    LabelSelector,
+    not_offered,
+)
 
 
 class MachineSetSpec(KubeModel):
     replicas: int | None = None
-    selector: LabelSelector | None = None
-    machine_class: ClassSpec | None = None
+    selector: Annotated[LabelSelector | None, LABELS_ALONE] = None
+    machine_class: Annotated[ClassSpec | None, not_offered("the class is that of the template")] = None
     template: MachineTemplateSpec | None = None
-    min_ready_seconds: int | None = None
-    auto_preserve_failed_machine_max: int | None = None
+    min_ready_seconds: Annotated[int | None, MIN_READY_SECONDS] = None
+    auto_preserve_failed_machine_max: Annotated[int | None, PRESERVES_NONE] = None
 
 
 class MachineSetStatus(KubeModel):

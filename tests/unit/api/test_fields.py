@@ -37,6 +37,10 @@ from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.druid.v1alpha1.etcd import Etcd
 from api.druid.v1alpha1.etcd_copy_backups_task import EtcdCopyBackupsTask
+from api.machine.v1alpha1.machine import Machine
+from api.machine.v1alpha1.machine_class import MachineClass
+from api.machine.v1alpha1.machine_deployment import MachineDeployment
+from api.machine.v1alpha1.machine_set import MachineSet
 from api.meta import KubeObject
 from api.seedmanagement.v1alpha1.managed_seed import ManagedSeed
 from api.validation import offered
@@ -47,7 +51,14 @@ from tests.pages import check_table
 from tests.unit.api.shoots import PROFILE, SEED, complete
 
 ROOT = Path(__file__).parents[3]
-OF_SEED: tuple[type[KubeObject], ...] = (Etcd, EtcdCopyBackupsTask)
+OF_SEED: tuple[type[KubeObject], ...] = (
+    Etcd,
+    EtcdCopyBackupsTask,
+    MachineDeployment,
+    MachineSet,
+    Machine,
+    MachineClass,
+)
 """Kinds whose fields the API server of a seed refuses."""
 KINDS: tuple[type[KubeObject], ...] = (Shoot, Seed, Project, CloudProfile, ManagedSeed, *OF_SEED)
 _PARTS = {"whole", "refused", "extension", "people", "fixed", "unwritten", "under", "with"}
@@ -97,7 +108,9 @@ def _model_in(kind: Any) -> tuple[type[BaseModel] | None, str]:
 
 def own_fields(kind: type[KubeObject]) -> dict[str, tuple[FieldInfo, type[BaseModel] | None]]:
     found = {path: (field, below) for path, field, below in fields_of(kind)}
-    return {path: each for path, each in found.items() if path.partition(".")[0] in ("spec", "status")}
+    return {
+        path: each for path, each in found.items() if path.partition(".")[0] not in ("apiVersion", "kind", "metadata")
+    }
 
 
 def is_below(field: str, row: str) -> bool:
@@ -312,7 +325,8 @@ def shown(kind: type[KubeObject], field: str, row: dict[str, Any]) -> str:
         return f"[{inner.rpartition('.')[2] or path}](../{path})"
     if "refused" in row and kind in OF_SEED:
         rule = rule_of(kind, field, row)
-        but = f" unless `{rule['rule']}`" if rule["rule"] != "false" else ""
+        condition = rule["rule"].replace("|", r"\|")  # a bare one would end the cell
+        but = f" unless `{condition}`" if condition != "false" else ""
         return f"refused{but}: {rule['message'].removeprefix('not supported: ')}"
     if "refused" in row:
         found = next(

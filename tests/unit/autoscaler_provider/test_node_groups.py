@@ -159,7 +159,8 @@ def test_a_pool_without_machines_offers_a_template_node() -> None:
     }
     found["spec"]["template"] = {"spec": {"class": {"name": "c"}, "nodeTemplate": template}}
     capacity = {"cpu": "4", "memory": "8Gi", "gpu": "2"}
-    class_ = {"nodeTemplate": {"capacity": capacity, "virtualCapacity": {"memory": "7Gi"}, "architecture": "arm64"}}
+    place = {"instanceType": "large", "region": "north", "zone": "north-1", "architecture": "arm64"}
+    class_ = {"nodeTemplate": {"capacity": capacity, "virtualCapacity": {"memory": "7Gi"}, **place}}
 
     node = node_groups.template_node(found, class_, {})
 
@@ -168,6 +169,9 @@ def test_a_pool_without_machines_offers_a_template_node() -> None:
         "worker.gardener.cloud/pool": "gpus",
         "kubernetes.io/arch": "arm64",
         "kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "large",
+        "topology.kubernetes.io/region": "north",
+        "topology.kubernetes.io/zone": "north-1",
         "kubernetes.io/hostname": node.metadata.name,
     }
     assert [(each.key, each.value, each.effect) for each in node.spec.taints] == [("for", "batch", "NoSchedule")]

@@ -254,6 +254,30 @@ async def test_wrong_credentials_are_shown_with_their_code_and_tried_again(world
         await world.seed.until(lambda: world.phase == "Pending")
 
 
+@pytest.mark.parametrize("field", ["secretRef", "credentialsSecretRef"])
+async def test_a_class_that_names_a_secret_elsewhere_is_refused_in_the_status_of_its_machines(
+    world: World, field: str
+) -> None:
+    """The Secret of the same name in the own namespace is not the one that the class means."""
+    elsewhere = {field: {"namespace": "elsewhere"}}
+    await world.seed.patch(MACHINE_CLASS, "class-a", NAMESPACE, elsewhere)
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "CrashLoopBackOff")
+
+    assert world.last_operation["errorCode"] == "InvalidArgument"
+    assert world.last_operation["description"].startswith(f"{field} of MachineClass class-a names Secret elsewhere/")
+
+
+async def test_credentials_may_be_in_the_secret_with_the_user_data(world: World) -> None:
+    data = (await world.seed.get(SECRET, "cloudprovider", NAMESPACE))["data"]
+    await world.seed.patch(SECRET, "class-a", NAMESPACE, {"data": data})
+    await world.seed.patch(MACHINE_CLASS, "class-a", NAMESPACE, {"credentialsSecretRef": None})
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+
+
 async def test_a_machine_whose_node_never_comes_has_failed(world: World) -> None:
     await world.add_machine(creationTimeout="0s")
     async with world.controller():
