@@ -93,9 +93,9 @@ def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
     models = MODELS | {
         "front-door": "workers.front_door:FrontDoorConfig",
         "promote": "workers.promote:PromoteConfig",
-        "runtime-gvisor": "workers.gvisor.process:GvisorConfig",
+        "runtime-gvisor": "workers.extension.process:ExtensionConfig",
         "setup": "workers.setup:SetupConfig",
-        "shoot-oidc-service": "workers.oidc_service.process:OidcServiceConfig",
+        "shoot-oidc-service": "workers.extension.process:ExtensionConfig",
     }
     objects = rendered(chart)
     for workload in [*kinds(objects, "Deployment").values(), *kinds(objects, "Job").values()]:

@@ -7,7 +7,8 @@ reconciles the ContainerRuntimes: it gives the Shoot a RuntimeClass.
 
 
 async def run(config_path: str) -> None:
-    """Run until a signal arrives; see ``process.GvisorConfig``."""
-    from workers.gvisor.process import run
+    """Run until a signal arrives; see ``workers.extension.process.ExtensionConfig``."""
+    from workers.extension.process import run_extension
+    from workers.gvisor.actuator import NAME, GvisorActuator
 
-    await run(config_path)
+    await run_extension(config_path, NAME, lambda seed, caches: [GvisorActuator(seed, caches)])

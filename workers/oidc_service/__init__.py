@@ -6,7 +6,9 @@ tokens that it does not know itself.
 
 
 async def run(config_path: str) -> None:
-    """Run until a signal arrives; see ``process.OidcServiceConfig``."""
-    from workers.oidc_service.process import run
+    """Run until a signal arrives; see ``workers.extension.process.ExtensionConfig``."""
+    from workers.extension.process import run_extension
+    from workers.oidc_service.actuator import OidcServiceActuator
+    from workers.oidc_service.manifests import TYPE
 
-    await run(config_path)
+    await run_extension(config_path, TYPE, lambda seed, caches: [OidcServiceActuator(seed, caches)])
