@@ -94,25 +94,22 @@ class EtcdClient:
         leader = status.get("leader", "0")
         if leader in ("0", status["header"]["member_id"]):
             return ""
-        urls = [url for member in await self._members() if member["ID"] == leader for url in member["clientURLs"]]
-        return str(urls[0]) if urls else ""
+        urls = [url for each in await self.members(agreed=False) if each.id == leader for url in each.client_urls]
+        return urls[0] if urls else ""
 
     async def defragment_all(self) -> None:
         """Defragment one member after the other, this member last. Members that do not answer are skipped."""
         ours = (await self._ask("maintenance/status", {}))["header"]["member_id"]
-        for member in await self._members():
-            for url in member.get("clientURLs") or () if member["ID"] != ours else ():
+        for member in await self.members(agreed=False):
+            for url in member.client_urls if member.id != ours else ():
                 async with EtcdClient(url, self._tls) as other:
                     with contextlib.suppress(EtcdError):
                         await other.defragment()
         await self.defragment()
 
-    async def _members(self) -> list[dict[str, Any]]:
-        return list((await self._ask("cluster/member/list", {}))["members"])
-
-    async def members(self) -> list[Member]:
-        """Members of the cluster; a linearizable read, so a quorum agrees on them."""
-        answer = await self._ask("cluster/member/list", {"linearizable": True})
+    async def members(self, *, agreed: bool = True) -> list[Member]:
+        """Members of the cluster, on which a quorum agrees; or else those that this member knows."""
+        answer = await self._ask("cluster/member/list", {"linearizable": agreed})
         return [
             Member(each["ID"], each.get("name", ""), bool(each.get("isLearner")), tuple(each.get("clientURLs") or ()))
             for each in answer["members"]
