@@ -12,26 +12,25 @@ import asyncio
 import base64
 import contextlib
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from activities.errors import permanent, transient
 from activities.extension import Extension
-from activities.provider_local.cloud import Clouds, cloud_errors
+from activities.provider_local.cloud_actuator import CloudActuator, address_of
 from activities.provider_local.computers import computer_pod, user_data_name, user_data_secret
 from activities.provider_local.infrastructure import cloud_profile_config
-from activities.provider_local.provider import MANAGER, LocalActuator
+from activities.provider_local.provider import MANAGER
 from api import images
 from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
 from api.local import infrastructure_namespace
 from api.resources import BASTION, POD, SECRET, SERVICE
 from kube.cache import Cache
-from kube.client import KubeClient, Object
+from kube.client import Object
 from kube.errors import AlreadyExists
 
 LABEL = "local.provider.extensions.gardener.cloud/bastion"
-_CREDENTIALS = "cloudprovider"
 _SSH_PORT = 22
 _READY_SECONDS = 120.0
 """A wait for the machine or its address fails after so long; a retry goes on with the same machine."""
@@ -66,14 +65,10 @@ RULES
 """
 
 
-class BastionActuator(LocalActuator):
+class BastionActuator(CloudActuator):
     """Creates the machine, and reports its address when its SSH server answers."""
 
     resource = BASTION
-
-    def __init__(self, seed: KubeClient, clouds: Clouds) -> None:
-        super().__init__(seed)
-        self._clouds = clouds
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
         """Apply Service, user data and pod, and wait until the pod is ready and the Service has an address.
@@ -81,17 +76,11 @@ class BastionActuator(LocalActuator):
         A second run finds them by their name. It applies changed sources; the machine keeps its user data.
         """
         sources = source_ranges(extension)
-        credentials = await self._credentials(extension)
-        if credentials is None:
-            raise permanent(
-                ErrorCode.CONFIGURATION_PROBLEM,
-                f"Secret {_where(extension)}, with which {extension} is made in the cloud, does not exist",
-            )
+        credentials = await self._required_credentials(extension)
         name, namespace = _name(extension), infrastructure_namespace(extension.namespace)
         user_data = user_data_secret(name, namespace, base64.b64decode(extension.spec["userData"]), {LABEL: name})
         pod = bastion_pod(name, namespace, cloud_profile_config(extension).machine_network)
-        cloud = await self._clouds.connect(credentials, _where(extension))
-        with cloud_errors(f"making bastion {namespace}/{name} in the cloud"):
+        async with self._cloud(extension, credentials, f"making bastion {namespace}/{name} in the cloud") as cloud:
             # First of all the rules: no moment may exist at which the machine is open to others.
             await cloud.apply(service(name, namespace, sources), manager=MANAGER)
             for each in (user_data, pod):
@@ -104,7 +93,7 @@ class BastionActuator(LocalActuator):
             ):
                 try:
                     address, _ = await asyncio.gather(
-                        services.wait_for(name, namespace, _address, _READY_SECONDS),
+                        services.wait_for(name, namespace, address_of, _READY_SECONDS),
                         pods.wait_for(name, namespace, _is_ready, _READY_SECONDS),
                     )
                 except TimeoutError as error:
@@ -117,8 +106,7 @@ class BastionActuator(LocalActuator):
         if credentials is None:
             return  # leave objects in the cloud: the credentials are gone (spec/extensions.md 1.5)
         name, namespace = _name(extension), infrastructure_namespace(extension.namespace)
-        cloud = await self._clouds.connect(credentials, _where(extension))
-        with cloud_errors(f"deleting bastion {namespace}/{name} in the cloud"):
+        async with self._cloud(extension, credentials, f"deleting bastion {namespace}/{name} in the cloud") as cloud:
             for resource in (SERVICE, POD):
                 await cloud.delete(resource, name, namespace)
             async with Cache(cloud, POD, namespace, labels=f"{LABEL}={name}") as pods:
@@ -131,10 +119,9 @@ class BastionActuator(LocalActuator):
                     ) from None
             await cloud.delete(SECRET, user_data_name(name), namespace)
 
-    async def _credentials(self, extension: Extension) -> Mapping[str, str] | None:
-        """Credentials of the Shoot's cloud: the kind has no ``secretRef``."""
-        secret = await self._seed.find(SECRET, _CREDENTIALS, extension.namespace)
-        return None if secret is None else secret.get("data") or {}
+    def _secret(self, _: Extension) -> str:
+        """The Secret of the Shoot's cloud: the kind has no ``secretRef``."""
+        return "cloudprovider"
 
 
 def source_ranges(extension: Extension) -> list[str]:
@@ -214,18 +201,9 @@ def bastion_pod(name: str, namespace: str, machine_network: str) -> Object:
     return pod
 
 
-def _address(found: Object | None) -> str | None:
-    ingress = (((found or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
-    return str(ingress[0]["ip"]) if ingress else None
-
-
 def _is_ready(found: Object | None) -> bool:
     return find_condition(found, "Ready").get("status") == "True"
 
 
 def _name(extension: Extension) -> str:
     return f"bastion-{extension.uid}"
-
-
-def _where(extension: Extension) -> str:
-    return f"{extension.namespace}/{_CREDENTIALS}"

@@ -6,32 +6,27 @@ namespace with these addresses, at which the port is open. So no object sends co
 """
 
 import ipaddress
-from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent, transient
 from activities.extension import Extension
-from activities.provider_local.cloud import Clouds, cloud_errors
+from activities.provider_local.cloud_actuator import CloudActuator, address_of
 from activities.provider_local.infrastructure import cloud_profile_config
-from activities.provider_local.provider import MANAGER, LocalActuator
+from activities.provider_local.provider import MANAGER
 from api.errors import ErrorCode
 from api.local import CHOSEN_MACHINES, infrastructure_namespace
-from api.resources import SECRET, SELF_HOSTED_SHOOT_EXPOSURE, SERVICE
+from api.resources import SELF_HOSTED_SHOOT_EXPOSURE, SERVICE
 from kube.cache import Cache
-from kube.client import KubeClient, Object
+from kube.client import Object
 
 _ADDRESS_SECONDS = 60.0
 """A wait for the address of a load balancer, or for its end, fails after so long; a retry finds the load balancer."""
 
 
-class SelfHostedShootExposureActuator(LocalActuator):
+class SelfHostedShootExposureActuator(CloudActuator):
     """Makes the load balancer, and reports its address."""
 
     resource = SELF_HOSTED_SHOOT_EXPOSURE
-
-    def __init__(self, seed: KubeClient, clouds: Clouds) -> None:
-        super().__init__(seed)
-        self._clouds = clouds
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
         """Apply the load balancer, and wait until it has an address.
@@ -39,19 +34,14 @@ class SelfHostedShootExposureActuator(LocalActuator):
         A second run finds it by its name, and applies changed endpoints. The address stays while the object lives.
         """
         addresses = machine_addresses(extension)
-        credentials = await self._credentials(extension)
-        if credentials is None:
-            raise permanent(
-                ErrorCode.CONFIGURATION_PROBLEM,
-                f"Secret {_where(extension)}, with which {extension} is made in the cloud, does not exist",
-            )
+        credentials = await self._required_credentials(extension)
         name, namespace = _name(extension), infrastructure_namespace(extension.technical_id)
-        cloud = await self._clouds.connect(credentials, _where(extension))
-        with cloud_errors(f"making load balancer {namespace}/{name} in the cloud", credentials):
+        doing = f"making load balancer {namespace}/{name} in the cloud"
+        async with self._cloud(extension, credentials, doing) as cloud:
             await cloud.apply(balancer(name, namespace, extension.spec["port"], addresses), manager=MANAGER)
             async with Cache(cloud, SERVICE, namespace, fields=f"metadata.name={name}") as services:
                 try:
-                    address = await services.wait_for(name, namespace, _address, _ADDRESS_SECONDS)
+                    address = await services.wait_for(name, namespace, address_of, _ADDRESS_SECONDS)
                 except TimeoutError as error:
                     raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{extension}: {error}") from None
         return {"ingress": [{"ip": address}]}
@@ -62,8 +52,8 @@ class SelfHostedShootExposureActuator(LocalActuator):
         if credentials is None:
             return  # leave objects in the cloud: the credentials are gone (spec/extensions.md 1.5)
         name, namespace = _name(extension), infrastructure_namespace(extension.technical_id)
-        cloud = await self._clouds.connect(credentials, _where(extension))
-        with cloud_errors(f"deleting load balancer {namespace}/{name} in the cloud", credentials):
+        doing = f"deleting load balancer {namespace}/{name} in the cloud"
+        async with self._cloud(extension, credentials, doing) as cloud:
             await cloud.delete(SERVICE, name, namespace)
             async with Cache(cloud, SERVICE, namespace, fields=f"metadata.name={name}") as services:
                 try:
@@ -71,10 +61,17 @@ class SelfHostedShootExposureActuator(LocalActuator):
                 except TimeoutError as error:
                     raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{extension}: {error}") from None
 
-    async def _credentials(self, extension: Extension) -> Mapping[str, str] | None:
-        """Data of the Secret in ``spec.credentialsRef``: it is in the namespace of the object, wherever that says."""
-        secret = await self._seed.find(SECRET, _secret(extension), extension.namespace)
-        return None if secret is None else secret.get("data") or {}
+    def _secret(self, extension: Extension) -> str:
+        """The Secret in ``spec.credentialsRef``. Raises ApplicationError if there is none: this cloud needs one."""
+        reference = extension.spec.get("credentialsRef") or {}
+        place = reference.get("namespace", extension.namespace)
+        if reference.get("kind", "Secret") != "Secret" or not reference.get("name") or place != extension.namespace:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"{extension}: spec.credentialsRef must name a Secret of namespace {extension.namespace} with access to"
+                " the cloud: a load balancer is made there",
+            )
+        return str(reference["name"])
 
 
 def machine_addresses(extension: Extension) -> list[str]:
@@ -125,27 +122,5 @@ def balancer(name: str, namespace: str, port: int, addresses: list[str]) -> Obje
     }
 
 
-def _address(found: Object | None) -> str | None:
-    ingress = (((found or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
-    return str(ingress[0]["ip"]) if ingress else None
-
-
 def _name(extension: Extension) -> str:
     return f"exposure-{extension.uid}"
-
-
-def _secret(extension: Extension) -> str:
-    """Name of the Secret with the credentials. Raises ApplicationError if there is none: this cloud needs one."""
-    reference = extension.spec.get("credentialsRef") or {}
-    place = reference.get("namespace", extension.namespace)
-    if reference.get("kind", "Secret") != "Secret" or not reference.get("name") or place != extension.namespace:
-        raise permanent(
-            ErrorCode.CONFIGURATION_PROBLEM,
-            f"{extension}: spec.credentialsRef must name a Secret of namespace {extension.namespace} with access to"
-            " the cloud: a load balancer is made there",
-        )
-    return str(reference["name"])
-
-
-def _where(extension: Extension) -> str:
-    return f"{extension.namespace}/{_secret(extension)}"
