@@ -4,14 +4,15 @@ Kubelets delete the logs with their pods, so they are followed.
 """
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot
 
 _PERIOD = 0.5
@@ -52,27 +53,19 @@ class AuditLogs:
     def __post_init__(self) -> None:
         self._files: dict[tuple[str, int], _File] = {}
         self._begun = datetime.now(UTC)
-        self._stop = threading.Event()
 
     @contextmanager
     def followed(self) -> Iterator["AuditLogs"]:
-        with ExitStack() as stack:
-            thread = threading.Thread(target=self._follow, args=[stack], daemon=True)
-            thread.start()
-            try:
-                yield self
-            finally:
-                self._stop.set()
-                thread.join(10)
+        with ExitStack() as stack, repeating(partial(self._read, stack), _PERIOD):
+            yield self
 
-    def _follow(self, stack: ExitStack) -> None:
-        while not self._stop.wait(_PERIOD):
-            for seed in self.accepted:
-                for path in self._directory(seed).glob(f"{self.shoot.technical_id}_kube-apiserver-*/*/*.log"):
-                    self._open(seed, path, stack)
-            for (seed, _), file in self._files.items():
-                told = filter(None, map(_write, file.lines()))
-                self.accepted[seed] += [write for write in told if write.received > self._begun]
+    def _read(self, stack: ExitStack) -> None:
+        for seed in self.accepted:
+            for path in self._directory(seed).glob(f"{self.shoot.technical_id}_kube-apiserver-*/*/*.log"):
+                self._open(seed, path, stack)
+        for (seed, _), file in self._files.items():
+            told = filter(None, map(_write, file.lines()))
+            self.accepted[seed] += [write for write in told if write.received > self._begun]
 
     def _directory(self, seed: str) -> Path:
         return self.shoot.landscape.directory / seed / "pod-logs"

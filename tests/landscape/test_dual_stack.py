@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from tests.connections import CONNECT
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
+from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually
 from tests.landscape.test_load_balancers import Balanced, address_of, addresses_of, asked, own_address, served
 
@@ -260,24 +260,17 @@ class Visitor:
     answered: int = 0
     failed: list[str] = field(default_factory=list)
     """When requests failed."""
-    _stop: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
     def asking(self) -> Iterator["Visitor"]:
-        thread = threading.Thread(target=self._run, daemon=True)
-        thread.start()
-        try:
+        with repeating(self._ask, 0.1):
             yield self
-        finally:
-            self._stop.set()
-            thread.join(10)
 
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            if asked(self.address):
-                self.answered += 1
-            else:
-                self.failed.append(time.strftime("%T"))
+    def _ask(self) -> None:
+        if asked(self.address):
+            self.answered += 1
+        else:
+            self.failed.append(time.strftime("%T"))
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ What was acknowledged is there afterwards, and two members serve while the third
 """
 
 import json
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from tests.landscape import wire
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe
+from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually, refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
@@ -142,44 +143,38 @@ def test_an_etcd_with_a_replaced_member_is_healthy_and_backed_up(tolerant: Toler
     assert len(pods) == 2
 
 
-class Asking(threading.Thread):
+class Asking:
     """Ask a kubelet for its health through the API server and the tunnel, ten times a second.
 
     Each request has a connection of its own to the API server. One that fails is repeated once, as clients may do.
     """
 
     def __init__(self, shoot: Shoot) -> None:
-        super().__init__()
         self._probe = Probe(shoot, "tunnel", timeout=_REQUEST_SECONDS)
         node = shoot.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
         self._path = f"/api/v1/nodes/{node}/proxy/healthz"
-        self._end = threading.Event()
         self.answered = 0
         self.repeated: list[str] = []
         self.failed: list[str] = []
         self.slowest = 0.0
 
-    def run(self) -> None:
-        while not self._end.wait(0.1):
-            begun = time.monotonic()
-            if fault := self._probe.fault(self._path):
-                self.repeated.append(fault)
-                if again := self._probe.fault(self._path):
-                    self.failed.append(again)
-                    continue
-            self.answered += 1
-            self.slowest = max(self.slowest, time.monotonic() - begun)
+    @contextmanager
+    def running(self) -> Iterator["Asking"]:
+        with repeating(self._ask, 0.1):
+            yield self
+
+    def _ask(self) -> None:
+        begun = time.monotonic()
+        if fault := self._probe.fault(self._path):
+            self.repeated.append(fault)
+            if again := self._probe.fault(self._path):
+                self.failed.append(again)
+                return
+        self.answered += 1
+        self.slowest = max(self.slowest, time.monotonic() - begun)
 
     def has_answers(self, more_than: int) -> bool:
         return self.answered > more_than
-
-    def __enter__(self) -> "Asking":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self.join()
 
 
 def _pods_of_tunnel(shoot: Shoot, *, server: bool) -> list[str]:
@@ -196,7 +191,7 @@ def test_the_loss_of_either_end_of_the_tunnel_refuses_no_request(tolerant: Toler
     pods = _pods_of_tunnel(shoot, server=server)
     assert len(pods) == 2
     for pod in pods:
-        with Asking(shoot) as asking:
+        with Asking(shoot).running() as asking:
             eventually(partial(asking.has_answers, 20), "the kubelet answers", 30)
             kubectl = shoot.control_plane if server else partial(shoot.kubectl, "-n", "kube-system")
             kubectl("delete", pod, "--grace-period=0", "--force")

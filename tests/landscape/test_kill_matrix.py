@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from api.contracts.operations import OperationType
-from tests.chaos.ledger import masked
+from tests.chaos.ledger import Place, masked
 from tests.chaos.matrix import percentile
 from tests.chaos.points import Entry, Moment, Point, Record, points_of, resumed, struck_by_others, writes_of
 from tests.landscape.conftest import Landscape
@@ -106,30 +106,24 @@ class Stage:
         def complete() -> Counter[str]:
             created, deleted = [], set()
             for cluster in _GARDENLETS:
-                for effect in _effects(self.landscape, cluster, shoot):
-                    if effect.verb == "delete":
-                        deleted.add(effect)
+                for verb, place in _effects(self.landscape, cluster, shoot):
+                    if verb == "delete":
+                        deleted.add(place)
                     else:
-                        created.append(effect)
-            last = _Effect("delete", f"namespaces {shoot.technical_id}/{shoot.technical_id}", SEED)
-            return Counter(_same(str(each), shoot) for each in (*created, *deleted)) if last in deleted else Counter()
+                        created.append(place)
+            if Place(SEED, "namespaces", f"{shoot.technical_id}/{shoot.technical_id}") not in deleted:
+                return Counter()
+            effects = [f"create {each}" for each in created] + [f"delete {each}" for each in deleted]
+            return Counter(_same(each, shoot) for each in effects)
 
         return eventually(complete, f"the audit log of {SEED} has the deletion of the namespace", 60)
 
 
-@dataclass(frozen=True)
-class _Effect:
-    verb: str
-    """``create`` or ``delete``."""
-    what: str
-    cluster: str
+def _effects(landscape: Landscape, cluster: str, shoot: Shoot) -> Iterator[tuple[str, Place]]:
+    """Accepted creations and deletions by the gardenlet of objects with the Shoot's name, from an audit log.
 
-    def __str__(self) -> str:
-        return f"{self.verb} {self.what} in {self.cluster}"
-
-
-def _effects(landscape: Landscape, cluster: str, shoot: Shoot) -> Iterator[_Effect]:
-    """Accepted creations and deletions by the gardenlet of objects with the Shoot's name, from an audit log."""
+    Yields the verb, ``create`` or ``delete``, and the object.
+    """
     for line in (landscape.directory / f"logs/{cluster}-audit.log").read_text().splitlines():
         event = json.loads(line)
         of, code = event.get("objectRef") or {}, event["responseStatus"].get("code", 0)
@@ -137,7 +131,7 @@ def _effects(landscape: Landscape, cluster: str, shoot: Shoot) -> Iterator[_Effe
         name = "/".join(filter(None, (of.get("namespace"), of.get("name"))))
         own = event["user"]["username"] == _GARDENLETS[cluster] and re.search(rf"(\b|--){shoot.name}\b", name)
         if verb and own and not of.get("subresource"):
-            yield _Effect(verb, f"{of['resource']} {name}", cluster)
+            yield verb, Place(cluster, of["resource"], name)
 
 
 def _same(text: str, shoot: Shoot) -> str:

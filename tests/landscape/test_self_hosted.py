@@ -8,7 +8,6 @@ import base64
 import json
 import shlex
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from api.decisions.conditions import find_condition
 from api.local import MACHINE_LABEL, OBJECT_STORE_LABEL, MachineProviderSpec, infrastructure_namespace
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.probe import Probe
+from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually
 from workers.provider_local.driver import machine_pod
 
@@ -270,29 +270,22 @@ def _asking(kubeconfig: Path) -> Iterator[list[str]]:
     """A client that asks the API server ten times a second, and why requests failed."""
     faults: list[str] = []
     asked = 0
-    ended = threading.Event()
 
-    def probe() -> None:
+    def ask() -> None:
         nonlocal asked
-        while not ended.wait(_PERIOD):
-            asked += 1
-            answer = subprocess.run(
-                [str(BIN / "kubectl"), f"--kubeconfig={kubeconfig}", "get", "--raw", "/readyz"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if answer.returncode:
-                faults.append(answer.stderr)
+        asked += 1
+        answer = subprocess.run(
+            [str(BIN / "kubectl"), f"--kubeconfig={kubeconfig}", "get", "--raw", "/readyz"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if answer.returncode:
+            faults.append(answer.stderr)
 
-    thread = threading.Thread(target=probe)
-    thread.start()
-    try:
+    with repeating(ask, _PERIOD):
         yield faults
-    finally:
-        ended.set()
-        thread.join()
-        print(f"{asked} requests, {len(faults)} failed")
+    print(f"{asked} requests, {len(faults)} failed")
 
 
 def _uids(kubeconfig: Path) -> dict[str, str]:

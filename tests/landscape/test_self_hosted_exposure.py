@@ -7,11 +7,10 @@ API servers: each serves TLS with a certificate that names its node.
 import json
 import socket
 import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(240, func_only=True)]
@@ -114,25 +114,16 @@ class Probe:
     faults: list[str] = field(default_factory=list)
     last: str = ""
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        ended = threading.Event()
-        thread = threading.Thread(target=self._run, args=(ended,))
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    def running(self) -> AbstractContextManager[None]:
+        return repeating(self._connect, _PERIOD)
 
-    def _run(self, ended: threading.Event) -> None:
-        while not ended.wait(_PERIOD):
-            started = time.monotonic()
-            try:
-                self.last = answering(self.address)
-                self.answers[self.last] += 1
-            except OSError as error:
-                self.faults.append(f"after {time.monotonic() - started:.1f} s: {error}")
+    def _connect(self) -> None:
+        started = time.monotonic()
+        try:
+            self.last = answering(self.address)
+            self.answers[self.last] += 1
+        except OSError as error:
+            self.faults.append(f"after {time.monotonic() - started:.1f} s: {error}")
 
 
 @pytest.fixture
