@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.components import base, etcd
+from activities.components import etcd_member as member
 from activities.components.static_pod import Content, StaticPod, static_pod
 from api import images
 
@@ -16,13 +17,6 @@ NAME = etcd.name_of(etcd.MAIN)
 DATA = "/var/lib/etcd-main"
 BACKUP = "etcd-backup"
 """Secret with the key of the bucket."""
-WRAPPER_PORT = 9095
-_DATABASE, _RUN, _CONFIG, _BACKUP = "/var/etcd/data/new.etcd", "/var/etcd/run", "/var/etcd/config", "/var/etcd/backup"
-_TLS = "/var/etcd/tls"
-_EXISTING = "existing.json"
-_METRICS_PORT = 2381
-_BACKUP_PORT = 8080
-_RESTORE_SECONDS = 3600
 _DELTA_SECONDS = 60
 """Period of delta snapshots: an eighth of that in seeds, because the disk of the node may be lost with the node."""
 
@@ -48,7 +42,7 @@ def pod(
     if store:
         config["backup-restore.yaml"] = _json(_sidecar(store))
     if existing:
-        config[_EXISTING] = existing
+        config[member.EXISTING] = existing
     data = {**secrets, "config": config}
     files = {
         "client-ca": (f"{etcd.CA}-bundle", "bundle.crt"),
@@ -89,7 +83,7 @@ def _wrapper(node: str, address: str, token: str, store: Mapping[str, str] | Non
         "etcd": {
             "listen-client-urls": f"https://127.0.0.1:{etcd.CLIENT_PORT},{client}",
             "listen-peer-urls": peer,
-            "listen-metrics-urls": f"http://127.0.0.1:{_METRICS_PORT}",
+            "listen-metrics-urls": f"http://127.0.0.1:{member.METRICS_PORT}",
             "initial-cluster-token": token,
             "quota-backend-bytes": 8 * 1024**3,
             "auto-compaction-mode": "periodic",
@@ -97,24 +91,20 @@ def _wrapper(node: str, address: str, token: str, store: Mapping[str, str] | Non
             "enable-grpc-gateway": True,
             "logger": "zap",
             "log-level": "info",
-            "client-transport-security": _transport_security("client"),
-            "peer-transport-security": {**_transport_security("peer"), "skip-client-san-verification": True},
+            "client-transport-security": member.transport_security("client"),
+            "peer-transport-security": {**member.transport_security("peer"), "skip-client-san-verification": True},
         },
-        "dataDir": _DATABASE,
-        "runDirectory": _RUN,
-        "tlsDirectory": _TLS,
+        "dataDir": f"{member.DATA}/new.etcd",
+        "runDirectory": member.RUN,
+        "tlsDirectory": member.TLS,
         "members": {node: peer},
         "advertiseClientUrls": client,
-        "store": {**store, "credentialsDirectory": _BACKUP} if store else None,
+        "store": {**store, "credentialsDirectory": member.BACKUP_CREDENTIALS} if store else None,
         "membership": {
             "clients": {node: client},
-            "wrappers": {node: f"https://{address}:{WRAPPER_PORT}"},
-            "existing": f"{_CONFIG}/{_EXISTING}",
-            "tls": {
-                "ca": f"{_TLS}/client-ca/bundle.crt",
-                "certificate": f"{_TLS}/client-client/tls.crt",
-                "key": f"{_TLS}/client-client/tls.key",
-            },
+            "wrappers": {node: f"https://{address}:{member.WRAPPER_PORT}"},
+            "existing": f"{member.CONFIG}/{member.EXISTING}",
+            "tls": member.client_files(),
         },
     }
 
@@ -128,29 +118,14 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=1).encode()
 
 
-def _transport_security(side: str) -> dict[str, Any]:
-    return {
-        "cert-file": f"{_TLS}/{side}-server/tls.crt",
-        "key-file": f"{_TLS}/{side}-server/tls.key",
-        "trusted-ca-file": f"{_TLS}/{side}-ca/bundle.crt",
-        "client-cert-auth": True,
-    }
-
-
 def _sidecar(store: Mapping[str, str]) -> dict[str, Any]:
     """Configuration of the sidecar, as JSON, which is YAML."""
     return {
-        "port": _BACKUP_PORT,
+        "port": etcd.BACKUP_PORT,
         "endpoint": f"https://127.0.0.1:{etcd.CLIENT_PORT}",
-        "tls": {
-            "ca": f"{_TLS}/client-ca/bundle.crt",
-            "serverCertificate": f"{_TLS}/client-server/tls.crt",
-            "serverKey": f"{_TLS}/client-server/tls.key",
-            "clientCertificate": f"{_TLS}/client-client/tls.crt",
-            "clientKey": f"{_TLS}/client-client/tls.key",
-        },
-        "store": {**store, "credentialsDirectory": _BACKUP},
-        "initializationFile": f"{_RUN}/initialization.json",
+        "tls": member.sidecar_files(),
+        "store": {**store, "credentialsDirectory": member.BACKUP_CREDENTIALS},
+        "initializationFile": f"{member.RUN}/initialization.json",
         "fullSnapshotSchedule": "0 0 * * *",
         "deltaSnapshotPeriod": _DELTA_SECONDS,
         "severalMembers": True,
@@ -164,15 +139,19 @@ def _etcd(node: str, *, backed_up: bool) -> dict[str, Any]:
     return base.container(
         "etcd",
         images.GARDENER,
-        ["python3", "-m", "workers.etcd.wrapper", f"{_CONFIG}/wrapper.json"],
+        ["python3", "-m", "workers.etcd.wrapper", f"{member.CONFIG}/wrapper.json"],
         cpu="60m",
         memory="150Mi",
-        mounts={"tls": _TLS, "config": _CONFIG, **({"backup": _BACKUP} if backed_up else {})},
-        writable={"data": "/var/etcd/data", "run": _RUN},
+        mounts={
+            "tls": member.TLS,
+            "config": member.CONFIG,
+            **({"backup": member.BACKUP_CREDENTIALS} if backed_up else {}),
+        },
+        writable={"data": member.DATA, "run": member.RUN},
         env=[{"name": "POD_NAME", "value": node}],
-        startupProbe=probe("/readyz", _METRICS_PORT, period=1, failures=_RESTORE_SECONDS, timeout=2),
-        readinessProbe=probe("/readyz", WRAPPER_PORT, period=1, failures=5, timeout=2),
-        livenessProbe=probe("/livez", _METRICS_PORT, period=10, failures=6, timeout=5),
+        startupProbe=probe("/readyz", member.METRICS_PORT, period=1, failures=member.RESTORE_SECONDS, timeout=2),
+        readinessProbe=probe("/readyz", member.WRAPPER_PORT, period=1, failures=5, timeout=2),
+        livenessProbe=probe("/livez", member.METRICS_PORT, period=10, failures=6, timeout=5),
         terminationMessagePolicy="FallbackToLogsOnError",
     )
 
@@ -181,13 +160,13 @@ def _backup_restore() -> dict[str, Any]:
     return base.container(
         "backup-restore",
         images.GARDENER,
-        ["gardener", "worker", "backup-restore", "--config", f"{_CONFIG}/backup-restore.yaml"],
+        ["gardener", "worker", "backup-restore", "--config", f"{member.CONFIG}/backup-restore.yaml"],
         cpu="10m",
         memory="80Mi",
-        mounts={"tls": _TLS, "config": _CONFIG, "backup": _BACKUP},
-        writable={"run": _RUN},
+        mounts={"tls": member.TLS, "config": member.CONFIG, "backup": member.BACKUP_CREDENTIALS},
+        writable={"run": member.RUN},
         livenessProbe={
-            "tcpSocket": {"port": _BACKUP_PORT, "host": "127.0.0.1"},
+            "tcpSocket": {"port": etcd.BACKUP_PORT, "host": "127.0.0.1"},
             "initialDelaySeconds": 30,
             "periodSeconds": 10,
         },

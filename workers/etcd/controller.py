@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from activities.components.etcd import BACKUP_PORT, CLIENT_PORT
 from api import constants
 from api.decisions.conditions import find_condition, set_conditions
 from api.resources import (
@@ -371,7 +372,7 @@ class EtcdController:
 
     async def _ask_member(self, etcd: Object, pod: Object, tls: ssl.SSLContext) -> Object | None:
         """The pod, if its member answers, and uses the TLS files that its Etcd names; else None."""
-        port = etcd["spec"]["etcd"].get("clientPort", manifests.CLIENT_PORT)
+        port = etcd["spec"]["etcd"].get("clientPort", CLIENT_PORT)
         name = manifests.local_name(etcd)
         try:
             async with EtcdClient(f"https://{_host(pod)}:{port}", tls, server_name=name) as client:
@@ -406,7 +407,7 @@ class EtcdController:
 
     async def _ask_backup(self, etcd: Object, pods: Iterable[Object], tls: ssl.SSLContext) -> Object:
         """Condition BackupReady from the sidecars' answers. A sidecar that does not answer counts as a fault."""
-        port = etcd["spec"]["backup"].get("port", manifests.BACKUP_PORT)
+        port = etcd["spec"]["backup"].get("port", BACKUP_PORT)
         faults = []
         async with aiohttp.ClientSession(timeout=_ANSWER, trust_env=False) as session:
             for pod in pods:

@@ -7,6 +7,22 @@ from typing import Any
 
 from activities.components import base, connections
 from activities.components.base import Manifest
+from activities.components.etcd import BACKUP_PORT, CLIENT_PORT, PEER_PORT
+from activities.components.etcd_member import (
+    BACKUP_CREDENTIALS,
+    BUNDLE,
+    CONFIG,
+    DATA,
+    EXISTING,
+    METRICS_PORT,
+    RESTORE_SECONDS,
+    RUN,
+    TLS,
+    WRAPPER_PORT,
+    client_files,
+    sidecar_files,
+    transport_security,
+)
 from api import constants, high_availability, images
 from api.durations import parse_duration
 from api.quantities import parse_quantity
@@ -16,15 +32,6 @@ from workers.etcd.wrapper import INITIALIZATION_FILE
 Etcd = Mapping[str, Any]
 TLSFiles = Mapping[str, str]
 """Content of each file that ``tls_sources`` names, in base64, by the file's path."""
-
-CLIENT_PORT = 2379
-PEER_PORT = 2380
-METRICS_PORT = 2381
-"""Plain HTTP, because probes of the kubelet have no client certificate. Nothing secret is served there."""
-WRAPPER_PORT = 9095
-"""If there are several members: the port at which a member tells the others the state of its data, and the kubelet
-whether it serves; plain HTTP, too."""
-BACKUP_PORT = 8080
 
 INSTANCE = "app.kubernetes.io/part-of"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -36,22 +43,12 @@ TLS_IN_USE = "druid.gardener.cloud/tls-in-use"
 REVISION = "druid.gardener.cloud/revision"
 """Label of a member's pod: checksum of the pod's template."""
 
-_CONFIG = "/var/etcd/config"
-_EXISTING = "existing.json"
-"""File that names the cluster to join. Members read it when they need it: they stay when it comes or goes."""
-_RUN = "/var/etcd/run"
 TAKEOVER_TOLERANCE = timedelta(minutes=2)
 """How long an etcd serves while it cannot read in its bucket whether another seed has taken over. Source: GEP-17, which
 has the same time for its DNS record."""
-_DATA = "/var/etcd/data"
-_TLS = "/var/etcd/tls"
-_BACKUP_CREDENTIALS = "/var/etcd/backup"
 _SOURCE_CREDENTIALS = "/var/etcd/source-backup"
 """Contains files only while a control plane moves. It is always mounted, so that etcd does not restart after a move."""
 _DEFAULT_QUOTA = "8Gi"
-
-_RESTORE_SECONDS = 3600
-"""How long a restore may take before the kubelet restarts the container, and so the restore."""
 
 
 def objects(
@@ -68,7 +65,7 @@ def objects(
     """
     pods = etcd["spec"]["replicas"] if pods is None else pods
     config = _config_map(etcd, takeover_tolerance)
-    read_at_start = {name: text for name, text in config["data"].items() if name != _EXISTING}
+    read_at_start = {name: text for name, text in config["data"].items() if name != EXISTING}
     stateful_set = _stateful_set(etcd, base.checksum(read_at_start), pods)
     template = stateful_set["spec"]["template"]
     revision = {REVISION: base.checksum(template)[:16]}
@@ -126,7 +123,7 @@ def tls_sources(etcd: Etcd) -> dict[str, tuple[str, str]]:
         if not tls:
             continue
         authority = tls["tlsCASecretRef"]
-        key = authority.get("dataKey", "bundle.crt")
+        key = _ca_key(tls)
         found[f"{side}-ca/{key}"] = (authority["name"], key)
         for role in ("server", "client"):
             if pair := tls.get(f"{role}TLSSecretRef"):
@@ -172,7 +169,7 @@ def _metadata(etcd: Etcd, name: str, **rest: Any) -> Manifest:
 def _config_map(etcd: Etcd, takeover_tolerance: timedelta) -> Manifest:
     data = {"wrapper.json": base.to_json(_wrapper_config(etcd, takeover_tolerance))}
     if existing := etcd["spec"]["etcd"].get("bootstrapWithExistingCluster"):
-        data[_EXISTING] = base.to_json(_existing(existing))
+        data[EXISTING] = base.to_json(_existing(existing))
     if has_backup(etcd):
         data["backup-restore.yaml"] = base.to_json(_backup_restore_config(etcd))
     return {
@@ -220,18 +217,18 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
     if is_alone(etcd):
         config["socket-options"] = {"reuse-port": True}  # for the next etcd process, which takes over from this one
     if section.get("clientUrlTls"):
-        config["client-transport-security"] = _transport_security("client", section["clientUrlTls"])
+        config["client-transport-security"] = transport_security("client", _ca_key(section["clientUrlTls"]))
     if peer_tls:
         config["peer-transport-security"] = {
-            **_transport_security("peer", peer_tls),
+            **transport_security("peer", _ca_key(peer_tls)),
             # DNS may not know the address of a peer yet. Only our members have a certificate of this authority.
             "skip-client-san-verification": True,
         }
     wrapped: dict[str, Any] = {
         "etcd": config,
-        "dataDir": f"{_DATA}/new.etcd",
-        "runDirectory": _RUN,
-        "tlsDirectory": _TLS,
+        "dataDir": f"{DATA}/new.etcd",
+        "runDirectory": RUN,
+        "tlsDirectory": TLS,
         "members": {f"{prefix}{pod}": f"{peer_scheme}://{host}:{peer}" for pod, host in hosts.items()},
         "advertiseClientUrls": f"{client_scheme}://$NAME.{peer_service_name(etcd)}.{namespace}.svc:{client}",
         "store": _store(etcd),
@@ -242,15 +239,11 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
         wrapped["membership"] = {
             "clients": {f"{prefix}{pod}": f"{client_scheme}://{host}:{client}" for pod, host in hosts.items()},
             "wrappers": {f"{prefix}{pod}": f"http://{host}:{wrapper_port(etcd)}" for pod, host in hosts.items()},
-            "tls": {
-                "ca": config["client-transport-security"]["trusted-ca-file"],
-                "certificate": f"{_TLS}/client-client/tls.crt",
-                "key": f"{_TLS}/client-client/tls.key",
-            },
+            "tls": client_files(_ca_key(section["clientUrlTls"])),
         }
         if prefix:
             wrapped |= {"memberNamePrefix": prefix}
-            wrapped["membership"] |= {"existing": f"{_CONFIG}/{_EXISTING}"}
+            wrapped["membership"] |= {"existing": f"{CONFIG}/{EXISTING}"}
     return wrapped
 
 
@@ -266,14 +259,8 @@ def readiness_port(etcd: Etcd) -> int:
     return METRICS_PORT if is_alone(etcd) else wrapper_port(etcd)
 
 
-def _transport_security(side: str, tls: Mapping[str, Any]) -> dict[str, Any]:
-    ca_key = tls["tlsCASecretRef"].get("dataKey", "bundle.crt")
-    return {
-        "cert-file": f"{_TLS}/{side}-server/tls.crt",
-        "key-file": f"{_TLS}/{side}-server/tls.key",
-        "trusted-ca-file": f"{_TLS}/{side}-ca/{ca_key}",
-        "client-cert-auth": True,
-    }
+def _ca_key(tls: Mapping[str, Any]) -> str:
+    return str(tls["tlsCASecretRef"].get("dataKey", BUNDLE))
 
 
 def _store(etcd: Etcd) -> dict[str, Any] | None:
@@ -284,7 +271,7 @@ def _store(etcd: Etcd) -> dict[str, Any] | None:
         "provider": store["provider"],
         "bucket": store["container"],
         "prefix": store["prefix"],
-        "credentialsDirectory": _BACKUP_CREDENTIALS,
+        "credentialsDirectory": BACKUP_CREDENTIALS,
     }
 
 
@@ -298,20 +285,13 @@ def _source(etcd: Etcd) -> dict[str, Any] | None:
 
 def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
     backup, section = etcd["spec"]["backup"], etcd["spec"]["etcd"]
-    ca_key = section["clientUrlTls"]["tlsCASecretRef"].get("dataKey", "bundle.crt")
     compaction = backup.get("snapshotCompaction") or {}
     wanted = {
         "port": backup.get("port", BACKUP_PORT),
         "endpoint": f"https://127.0.0.1:{section.get('clientPort', CLIENT_PORT)}",
-        "tls": {
-            "ca": f"{_TLS}/client-ca/{ca_key}",
-            "serverCertificate": f"{_TLS}/client-server/tls.crt",
-            "serverKey": f"{_TLS}/client-server/tls.key",
-            "clientCertificate": f"{_TLS}/client-client/tls.crt",
-            "clientKey": f"{_TLS}/client-client/tls.key",
-        },
+        "tls": sidecar_files(_ca_key(section["clientUrlTls"])),
         "store": _store(etcd),
-        "initializationFile": f"{_RUN}/{INITIALIZATION_FILE}",
+        "initializationFile": f"{RUN}/{INITIALIZATION_FILE}",
         "fullSnapshotSchedule": backup.get("fullSnapshotSchedule", "0 0 * * *"),
         "defragmentationSchedule": section.get("defragmentationSchedule", ""),
         "fullSnapshotAfterChanges": compaction.get("triggerFullSnapshotThreshold"),
@@ -460,18 +440,18 @@ def _connections(etcd: Etcd) -> dict[str, str]:
 
 def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
     section = etcd["spec"]["etcd"]
-    mounts = {"config": _CONFIG, "tls": _TLS}
+    mounts = {"config": CONFIG, "tls": TLS}
     if has_backup(etcd):
-        mounts |= {"backup-credentials": _BACKUP_CREDENTIALS, "source-credentials": _SOURCE_CREDENTIALS}
+        mounts |= {"backup-credentials": BACKUP_CREDENTIALS, "source-credentials": _SOURCE_CREDENTIALS}
     ready = readiness_port(etcd)
     container = base.container(
         "etcd",
         section.get("image") or images.GARDENER,
-        ["python3", "-m", "workers.etcd.wrapper", f"{_CONFIG}/wrapper.json"],
+        ["python3", "-m", "workers.etcd.wrapper", f"{CONFIG}/wrapper.json"],
         cpu="",
         memory="",
         mounts=mounts,
-        writable={claim: _DATA, "run": _RUN},
+        writable={claim: DATA, "run": RUN},
         ports={
             "client": section.get("clientPort", CLIENT_PORT),
             "peer": section.get("serverPort", PEER_PORT),
@@ -481,7 +461,7 @@ def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
         env=[{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         terminationMessagePolicy="FallbackToLogsOnError",
         # Until etcd serves for the first time, the wrapper may be restoring.
-        startupProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=_RESTORE_SECONDS, timeout=2),
+        startupProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=RESTORE_SECONDS, timeout=2),
         readinessProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=5, timeout=2),
         livenessProbe=base.http_probe("/livez", METRICS_PORT, scheme="HTTP", period=10, failures=6, timeout=5),
     )
@@ -495,14 +475,14 @@ def _backup_container(etcd: Etcd) -> Manifest:
     container = base.container(
         "backup-restore",
         backup.get("image") or images.GARDENER,
-        ["gardener", "worker", "backup-restore", "--config", f"{_CONFIG}/backup-restore.yaml"],
+        ["gardener", "worker", "backup-restore", "--config", f"{CONFIG}/backup-restore.yaml"],
         cpu="",
         memory="",
         mounts={
-            "config": _CONFIG,
-            "run": _RUN,
-            "tls": _TLS,
-            "backup-credentials": _BACKUP_CREDENTIALS,
+            "config": CONFIG,
+            "run": RUN,
+            "tls": TLS,
+            "backup-credentials": BACKUP_CREDENTIALS,
         },
         ports={"backuprestore": port},
         terminationMessagePolicy="FallbackToLogsOnError",
