@@ -12,9 +12,10 @@ HEARTBEAT = timedelta(seconds=10)
 started again on the same machine, it reports its activities earlier (workers/lib/journal.py). Activities that wait send
 a heartbeat every 2 s (activities/heartbeat.py), all others every 3 s (workers/lib/heartbeats.py)."""
 
-_REPORT_HEARTBEAT = timedelta(seconds=30)
+_REPORT_HEARTBEAT = timedelta(minutes=2)
 """Like ``HEARTBEAT``, for the activity that reports a flow's progress: each running flow has one, and each heartbeat is
-a transaction of Temporal's database. Nothing waits for a report."""
+a transaction of Temporal's database. Nothing waits for a report. If a controller-manager is lost with its machine, the
+Shoot's status shows old progress for so long."""
 
 WORKFLOW_TASK = timedelta(seconds=4)
 """Time after which Temporal gives a task of a workflow to another worker, because its worker died or is too slow. The

@@ -1,7 +1,6 @@
 """Activities for a running flow: they write its progress to the Shoot's status, and send it repairs by users."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,10 +41,8 @@ from kube.errors import ApiError, Conflict
 
 _LOOK_SECONDS = 2.0
 """Seconds between two polls of a running flow."""
-_REST = 20
-"""A poll that takes long is followed by a pause of that many times its duration: Temporal is busy then, and should not
-be busy with polls."""
-_LONGEST_LOOK_SECONDS = 30.0
+_LOOKS_A_SECOND = 10
+"""Polls of all flows whose progress a process reports. Those of a thousand flows would keep Temporal busy."""
 _UNANSWERED = timedelta(seconds=30)
 """A task may wait in its queue for so long before the report says that no worker takes it."""
 _STANDSTILL = timedelta(seconds=30)
@@ -56,12 +53,17 @@ The time is longer than a machine takes to join.
 _REPORTER = "report_progress"
 """Name of the activity that reports a flow's progress; errors of this activity are no errors of the flow."""
 
+_Write = Callable[[dict[str, Any], "WorkflowHandle[Any, Any]"], Awaitable[bool]]
+"""Writes the status of a flow, and returns whether it has."""
+
 
 class FlowActivities:
     """One instance per controller-manager."""
 
     def __init__(self, garden: KubeClient) -> None:
         self._garden = garden
+        self._followed = 0
+        """Flows whose progress this process reports."""
 
     @activity.defn
     async def await_earlier_operations(self, shoot: ShootRef) -> None:
@@ -93,7 +95,7 @@ class FlowActivities:
         async def write(status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
             return await self._report(request.task, status, flow)
 
-        await _follow(request.seconds, write)
+        await self._follow(request.seconds, write)
 
     @activity.defn
     async def report_seed_progress(self, request: ReportSeedProgress) -> None:
@@ -102,7 +104,15 @@ class FlowActivities:
         async def write(status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
             return await self._report_seed(request.task, status, flow)
 
-        await _follow(request.seconds, write)
+        await self._follow(request.seconds, write)
+
+    async def _follow(self, seconds: float, write: "_Write") -> None:
+        """``_follow``, with the longer pauses, the more flows are followed."""
+        self._followed += 1
+        try:
+            await _follow(seconds, write, lambda: max(min(_LOOK_SECONDS, seconds), self._followed / _LOOKS_A_SECOND))
+        finally:
+            self._followed -= 1
 
     async def _report_seed(self, task: SeedTask, status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
         live = await self._garden.find(resources.SEED, task.name)
@@ -198,12 +208,10 @@ class FlowActivities:
         return outcome
 
 
-async def _follow(
-    seconds: float, write: Callable[[dict[str, Any], "WorkflowHandle[Any, Any]"], Awaitable[bool]]
-) -> None:
+async def _follow(seconds: float, write: _Write, pause: Callable[[], float]) -> None:
     """Write the status of the workflow that started this activity, until the workflow ends.
 
-    ``seconds``: time between two writes. ``write`` returns whether it has written the status.
+    ``seconds``: time between two writes. ``pause``: seconds until the next poll.
     """
     info = activity.info()
     flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -211,10 +219,8 @@ async def _follow(
     said_at = datetime.min.replace(tzinfo=UTC)
     progress: FlowProgress | None = None
     events = 0
-    pause = least = min(_LOOK_SECONDS, seconds)
     while True:
-        await asyncio.sleep(pause)  # a flow's progress cannot be watched
-        begun = time.monotonic()
+        await asyncio.sleep(pause())  # a flow's progress cannot be watched
         try:
             description = await flow.describe()
             if description.status != WorkflowExecutionStatus.RUNNING:
@@ -223,8 +229,6 @@ async def _follow(
                 progress, events = await flow.query("progress", result_type=FlowProgress), description.history_length
         except RPCError:
             continue
-        finally:
-            pause = _pause_after(time.monotonic() - begun, least)
         if progress.ended:
             return
         now = datetime.now(UTC)
@@ -237,11 +241,6 @@ async def _follow(
             continue
         if written:
             said, said_at = status, now
-
-
-def _pause_after(poll: float, least: float) -> float:
-    """Seconds between two polls, of which the first has taken ``poll`` seconds."""
-    return max(least, min(_REST * poll, _LONGEST_LOOK_SECONDS))
 
 
 async def _status_of(

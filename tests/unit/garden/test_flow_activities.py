@@ -1,5 +1,6 @@
 """Observers of a flow wake up when it makes no progress."""
 
+import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.testing import ActivityEnvironment
 
-from activities.garden.flows import _follow, _lost_its_worker, _pause_after, _stands_still
+from activities.garden.flows import FlowActivities, _lost_its_worker, _stands_still
 from api.contracts.flows import FlowProgress
 
 
@@ -46,11 +47,6 @@ def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgres
     assert _stands_still(progress, datetime(2026, 11, 21, 10, 1, tzinfo=UTC)) is still
 
 
-@pytest.mark.parametrize(("poll", "pause"), [(0.01, 2.0), (0.5, 10.0), (60.0, 30.0)])
-def test_a_busy_temporal_is_polled_more_seldom(poll: float, pause: float) -> None:
-    assert _pause_after(poll, 2.0) == pause
-
-
 class _Flow:
     """A flow with one task that is retried twice, then ends, and then the flow."""
 
@@ -73,13 +69,42 @@ class _Flow:
         return FlowProgress(operation="Create", percent=10 * self.queries)
 
 
-async def test_a_flow_is_asked_for_its_progress_once_it_has_new_events() -> None:
-    """Each question is a task of a worker: those of a thousand flows that wait would keep it busy."""
-    flow, written = _Flow(), list[int]()
+class _Reported(FlowActivities):
+    """Reports of one flow after the other. ``others``: flows that run meanwhile; ``written``: the reported progress."""
 
-    async def write(status: dict[str, Any], _: Any) -> bool:
-        written.append(status["lastOperation"]["progress"])
+    def __init__(self, others: int = 0) -> None:
+        super().__init__(None)  # type: ignore[arg-type]  # the garden, to which ``written`` goes here
+        self._followed = others
+        self.written = list[int]()
+
+    async def follow(self, seconds: float) -> None:
+        self.flow = _Flow()
+        await ActivityEnvironment(client=self.flow).run(self._follow, seconds, self._write)  # type: ignore[arg-type]
+
+    async def _write(self, status: dict[str, Any], _: Any) -> bool:
+        self.written.append(status["lastOperation"]["progress"])
         return True
 
-    await ActivityEnvironment(client=flow).run(_follow, 0.001, write)  # type: ignore[arg-type]
-    assert (flow.looks, flow.queries, written) == (5, 2, [10, 20])
+
+async def test_a_flow_is_asked_for_its_progress_once_it_has_new_events() -> None:
+    """Each question is a task of a worker: those of a thousand flows that wait would keep it busy."""
+    reported = _Reported()
+    await reported.follow(0.001)
+    assert (reported.flow.looks, reported.flow.queries, reported.written) == (5, 2, [10, 20])
+
+
+@pytest.mark.parametrize(("others", "pause"), [(0, 2.0), (999, 100.0)])
+async def test_all_flows_together_are_polled_ten_times_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch, others: int, pause: float
+) -> None:
+    pauses = list[float]()
+
+    async def slept(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    reported = _Reported(others)
+    await reported.follow(5)
+    assert pauses == [pause] * 5
+    await reported.follow(5)
+    assert pauses == [pause] * 10, "a flow that has ended counts no more"
