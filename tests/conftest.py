@@ -29,11 +29,10 @@ _LANDSCAPE = _HERE / "landscape"
 _SECURITY = _HERE / "security"
 _WORKFLOW = _HERE / "workflow"
 _BESIDE_OTHERS = {
-    *(_LANDSCAPE / f"test_{name}.py" for name in ("extensions", "hibernation", "issuer")),
-    _LANDSCAPE / "test_own_credentials.py",
-    _SECURITY / "test_temporal_on_a_landscape.py",
+    _LANDSCAPE / f"test_{name}.py" for name in ("bad_input", "extensions", "hibernation", "own_credentials")
 }
-"""Files whose tests use a landscape, but not the Shoot that tests share, and break nothing."""
+"""Files whose tests use a landscape, but not the Shoot that tests share, and break nothing. They take about as long as
+the others, beside which they run."""
 _DELETES_THE_SHARED_SHOOT = _LANDSCAPE / "test_shoot.py"
 
 

@@ -77,16 +77,6 @@ def test_an_accepted_field_without_effect_is_reported(landscape: Landscape, tmp_
     assert "Warning: spec.monitoring.alerting.emailReceivers: this garden sends no mails" in done.stderr
 
 
-def test_a_change_of_an_immutable_field_is_refused(shoot: Shoot) -> None:
-    change = json.dumps({"spec": {"region": "mars"}})
-    kubectl: list[str | Path] = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"]
-
-    said = refused(*kubectl, "-n", NAMESPACE, "patch", "shoot", shoot.name, "--type=merge", "-p", change)
-
-    assert "spec.region" in said
-    assert "immutable" in said
-
-
 # Wrong credentials for the cloud cannot be noticed before their use. The tests run in the order in which they stand.
 
 
@@ -134,6 +124,16 @@ def test_wrong_credentials_are_reported_with_a_code_and_a_remedy(unauthenticated
     assert "unknown-token" not in json.dumps(status)
     assert status["lastOperation"]["type"] == "Create"
     assert "wait_infrastructure" in status["lastOperation"]["description"]
+
+
+def test_a_change_of_an_immutable_field_is_refused(unauthenticated: Shoot) -> None:
+    change = json.dumps({"spec": {"region": "mars"}})
+    kubectl = unauthenticated.landscape.argv("garden", "-n", NAMESPACE)
+
+    said = refused(*kubectl, "patch", "shoot", unauthenticated.name, "--type=merge", "-p", change)
+
+    assert "spec.region" in said
+    assert "immutable" in said
 
 
 def test_only_tasks_that_need_the_cloud_are_blocked(unauthenticated: Shoot) -> None:
