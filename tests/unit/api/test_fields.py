@@ -106,6 +106,7 @@ def _model_in(kind: Any) -> tuple[type[BaseModel] | None, str]:
     return None, ""
 
 
+@cache
 def own_fields(kind: type[KubeObject]) -> dict[str, tuple[FieldInfo, type[BaseModel] | None]]:
     found = {path: (field, below) for path, field, below in fields_of(kind)}
     return {
@@ -185,11 +186,15 @@ CODE = [each for each in ROWS if "reader" in each[2] or "whole" in each[2]]
 
 @pytest.mark.parametrize(("kind", "field", "row"), CODE, ids=[f"{kind.__name__}-{field}" for kind, field, _ in CODE])
 def test_the_code_of_a_row_has_the_name_of_the_field(kind: type[KubeObject], field: str, row: dict[str, Any]) -> None:
-    code = source(row.get("reader") or row["whole"])
-    # Not in a comment or a docstring: those mention fields that the code does not read.
-    bare = ast.unparse(_without_docstrings(ast.parse(re.sub(r"^", "", _dedented(code)))))
+    code = _code(row.get("reader") or row["whole"])
     names = "|".join(map(re.escape, _spelled(kind, field)))
-    assert re.search(rf"(?<!\w)(?:{names})(?!\w)", bare), f"this code does not name {field}"
+    assert re.search(rf"(?<!\w)(?:{names})(?!\w)", code), f"this code does not name {field}"
+
+
+@cache
+def _code(name: str) -> str:
+    """``source`` without comments and docstrings: those mention fields that the code does not read."""
+    return ast.unparse(_without_docstrings(ast.parse(_dedented(source(name)))))
 
 
 def _dedented(code: str) -> str:
