@@ -168,11 +168,13 @@ class Applier:
     def _containerd(self, cri: Mapping[str, Any], last: Mapping[str, Any], changes: Changes) -> None:
         if not cri:
             return
-        for registry in (cri.get("containerd") or {}).get("registries") or ():
-            # containerd reads this file again for each pull, so it needs no restart.
-            path, content = containerd.registry_hosts(registry)
+        # containerd reads these files again for each pull, so it needs no restart.
+        wanted, before = (containerd.registry_files(each) for each in (cri, last))
+        for path, content in wanted.items():
             if not self._system.holds(path, content.encode(), _DEFAULT_MODE):
                 self._system.write(path, content.encode(), _DEFAULT_MODE)
+        for path in before.keys() - wanted.keys():
+            self._system.remove(path)
         present = self._system.path(containerd.CONFIG)
         text = present.read_text() if present.exists() else "version = 2\n"
         changed = containerd.changed_config(text, cri, last)

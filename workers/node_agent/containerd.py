@@ -43,8 +43,13 @@ def changed_config(text: str, cri: Mapping[str, Any], last: Mapping[str, Any]) -
     return None if wanted == present else to_toml(wanted)
 
 
-def registry_hosts(registry: Mapping[str, Any]) -> tuple[str, str]:
-    """Path and content of the file with the hosts from which images of one registry are pulled."""
+def registry_files(cri: Mapping[str, Any]) -> dict[str, str]:
+    """Content, by path, of the files with the hosts from which images of registries are pulled."""
+    registries = (cri.get("containerd") or {}).get("registries") or ()
+    return {f"{REGISTRIES}/{each['upstream']}/hosts.toml": _registry_hosts(each) for each in registries}
+
+
+def _registry_hosts(registry: Mapping[str, Any]) -> str:
     document: dict[str, Any] = {}
     if registry.get("server"):
         document["server"] = registry["server"]
@@ -58,7 +63,7 @@ def registry_hosts(registry: Mapping[str, Any]) -> tuple[str, str]:
         hosts[host["url"]] = entry
     if hosts:
         document["host"] = hosts
-    return f"{REGISTRIES}/{registry['upstream']}/hosts.toml", to_toml(document)
+    return to_toml(document)
 
 
 def to_toml(document: Mapping[str, Any]) -> str:

@@ -202,3 +202,18 @@ async def test_registries_are_configured_without_a_restart(applier: Applier, sys
     hosts = system.path("/etc/containerd/certs.d/docker.io/hosts.toml").read_text()
     assert '[host."http://10.0.0.1:5000"]' in hosts
     assert 'capabilities = ["pull", "resolve"]' in hosts
+
+
+async def test_a_registry_that_is_not_wanted_any_more_is_forgotten(applier: Applier, system: FakeSystem) -> None:
+    """containerd would ask its hosts before the registry itself."""
+    wanted = document([], [])
+    wanted["spec"]["criConfig"]["containerd"]["registries"] = [
+        {"upstream": name, "hosts": [{"url": "https://10.0.0.1:5000"}]} for name in ("_default", "docker.io")
+    ]
+    await applier.apply(wanted)
+    kept = document([], [])
+    kept["spec"]["criConfig"]["containerd"]["registries"] = wanted["spec"]["criConfig"]["containerd"]["registries"][1:]
+    await applier.apply(kept)
+
+    assert not system.path("/etc/containerd/certs.d/_default/hosts.toml").exists()
+    assert system.path("/etc/containerd/certs.d/docker.io/hosts.toml").exists()
