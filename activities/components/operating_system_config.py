@@ -191,8 +191,8 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
         "criConfig": {
             "name": "containerd",
             "cgroupDriver": "cgroupfs",
-            # The gardenlet owns the empty list, so each of its writes replaces the plugins that extensions have added.
-            "containerd": {"sandboxImage": images.PAUSE, "plugins": []},
+            # The gardenlet owns the empty lists, so each of its writes replaces what extensions have added.
+            "containerd": {"sandboxImage": images.PAUSE, "registries": [], "plugins": []},
         },
         "files": [
             *_agent_files(node),
