@@ -35,6 +35,7 @@ OLDER_KUBERNETES_VERSION = "1.36.3"
 """Older versions, for tests of upgrades; built only on request."""
 FLANNEL_CNI_VERSION = "0.9.1"
 VERSITYGW_VERSION = "1.8.0"
+REGISTRY_VERSION = "3.1.2"
 GVISOR_SHIM_VERSION = "0.0.0-20240722211153-64c016c92987"
 """The newest shim in the Go modules that Debian's containerd 1.6 can start: later ones answer in another form."""
 
@@ -413,6 +414,11 @@ def versitygw() -> Tool:
     return Tool("versitygw", VERSITYGW_VERSION, ("versitygw",), _TOOLS / "versitygw", "")
 
 
+def registry() -> Tool:
+    """The landscape's registry of container images."""
+    return Tool("registry", REGISTRY_VERSION, ("registry",), _TOOLS / "registry", "registry")
+
+
 def csi_driver() -> Tool:
     """provider-local's CSI driver on nodes, with the libraries of Kubernetes."""
     program = _TOOLS / "csi-driver" / "main.go"
@@ -432,7 +438,7 @@ def cluster_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, .
 
 def central_tools() -> tuple[Tool, ...]:
     """Binaries of the landscape's central services."""
-    return (versitygw(),)
+    return versitygw(), registry()
 
 
 def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:

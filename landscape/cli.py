@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from landscape import gvisor, lifecycle, network, power
+from landscape import gvisor, lifecycle, network, power, registry
 from landscape import temporal_certificates as certificates
 from landscape.errors import LandscapeError
 from landscape.plan import DEFAULT_NAME, SEEDS, Plan
@@ -146,6 +146,18 @@ def gvisor_(name: str) -> None:
     """Offer the container runtime gVisor to new Shoots. Repeat it after the next `up`."""
     _run(gvisor.offer(lifecycle.require(name), Progress()))
     click.echo("pools may have cri.containerRuntimes with type gvisor")
+
+
+@landscape.command()
+@_name
+@click.argument("archives", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+def push(name: str, archives: tuple[Path, ...]) -> None:
+    """Push the images of ARCHIVES, for example from `docker save`, into the registry of the landscape.
+
+    It prints their names, by which pods of Shoots use them. An image of the same name is replaced.
+    """
+    for image in _run(registry.push(lifecycle.require(name), archives, Progress())):
+        click.echo(image)
 
 
 @landscape.command(name="temporal-certificates")

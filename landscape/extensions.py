@@ -18,6 +18,7 @@ from api.decisions.extension_charts import namespace_of
 from api.network_policies import TO_BLOCKED, allowed
 from api.resources import CONTROLLER_INSTALLATION, NAMESPACE
 from kube.client import KubeClient, Object
+from landscape.cluster import Credentials
 from landscape.code import ROOMS, code_digest
 from landscape.errors import LandscapeError
 from landscape.files import locked, write_if_changed
@@ -65,6 +66,7 @@ def controller_deployment(plan: Plan) -> Object:
     values: dict[str, Any] = {
         "temporal": {"address": plan.temporal_address},
         "replicas": 1,
+        "registryMirror": {"url": plan.registry_endpoint, "caBundle": Credentials.of(plan.cloud).ca.pem},
         "seeds": {
             seed.name: {
                 "loadBalancerIp": seed.address,

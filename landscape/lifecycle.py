@@ -30,6 +30,7 @@ from landscape import (
     managed_seeds,
     network,
     object_store,
+    registry,
     residue,
     seed,
     temporal,
@@ -166,6 +167,7 @@ class _Up:
                 group.create_task(self._machine_images())
                 group.create_task(self._temporal())
                 group.create_task(self._object_store())
+                group.create_task(self._registry())
                 group.create_task(self._dns())
                 group.create_task(self._garden())
                 group.create_task(self._cluster(self._plan.cloud))
@@ -233,6 +235,11 @@ class _Up:
             for spec in object_store.processes(self._plan, self._binaries["versitygw"]):
                 await asyncio.to_thread(self._processes.start, spec)
             await object_store.ready(self._plan, self._processes.hopeless)
+
+    async def _registry(self) -> None:
+        with self._progress.step(f"registry serves at {self._plan.registry_endpoint}"):
+            self._processes.start(registry.process(self._plan, self._binaries["registry"]))
+            await registry.ready(self._plan, self._processes.hopeless)
 
     async def _machine_images(self) -> None:
         """Publish the images that every machine of the cloud has from its start."""

@@ -241,6 +241,11 @@ class Plan:
         return self.directory / "object-store"
 
     @property
+    def registry(self) -> Path:
+        """Directory of the registry: its images, and the configurations of its processes."""
+        return self.directory / "registry"
+
+    @property
     def machine_images(self) -> Path:
         """Directory of the images that every machine of the cloud has at boot."""
         return self.directory / "machine-images"
@@ -315,6 +320,11 @@ class Plan:
     def iam_endpoint(self) -> str:
         """Where the object store's administrators manage its users."""
         return f"http://{self.central_address}:9001"
+
+    @property
+    def registry_endpoint(self) -> str:
+        """Where machines pull images; an address of the cloud, which they reach as its API server."""
+        return f"https://{self.cloud.address}:5000"
 
     @property
     def machine_network(self) -> str:
@@ -547,6 +557,7 @@ class Plan:
             },
             "dns": {"server": self.central_address, "zone": self.dns_zone},
             "objectStore": {"endpoint": self.object_store_endpoint},
+            "registry": {"endpoint": self.registry_endpoint, "ca": str(self.cloud.directory / "pki" / "ca.crt")},
             "codecKeyFile": str(self.codec_key),
             "clusters": {
                 cluster.name: {"kubeconfig": str(self.kubeconfig(cluster.name)), "server": cluster.server}

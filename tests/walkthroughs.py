@@ -97,6 +97,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "gardener seed show": "tests/landscape/test_seed_deletion.py",
         "gardener seed skip": "tests/unit/cli/test_seed_flow.py",
     },
+    "docs/operations/registry.md": {"": "tests/landscape/test_shoot.py"},
     "docs/operations/self-hosted.md": {"": "tests/landscape/test_self_hosted.py"},
     "docs/operations/seed-sets.md": {"": "tests/unit/garden_controllers/test_managed_seed_sets.py"},
     "docs/operations/volumes.md": {"": "tests/landscape/test_volumes.py"},

@@ -4,15 +4,24 @@ The tests run in the order in which they stand. The last one deletes the Shoot t
 runs this file after all others that use it.
 """
 
+import asyncio
+import contextlib
 import json
 import re
+import signal
 import subprocess
+import time
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from api.contracts.operations import ShootRef, lifecycle_id
+from landscape import binaries
+from landscape.progress import Progress
+from tests import image_registries
 from tests.landscape import bastions, monitoring, pods
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.pods import PROBE
@@ -213,6 +222,61 @@ def test_ports_are_forwarded_through_the_tunnel(shoot: Shoot, workload: dict[str
         assert port, told
         with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/", timeout=20) as answer:
             assert answer.read().decode().strip() == pod
+
+
+def test_a_pod_runs_an_image_of_its_owner_that_only_the_registry_has(shoot: Shoot, own_image: str) -> None:
+    container = {"name": "own", "image": own_image, "imagePullPolicy": "Always"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own"}, "spec": {"containers": [container]}}
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+
+    shoot.kubectl("wait", "--for=condition=Ready", "pod/own", "--timeout=60s")
+
+    events = shoot.kubectl("get", "events", "--field-selector=involvedObject.name=own", "-o", "jsonpath={..message}")
+    assert f'Successfully pulled image "{own_image}"' in events
+    shoot.kubectl("delete", "pod", "own", "--grace-period=1")
+
+
+def test_a_pod_whose_image_is_in_no_registry_says_so(shoot: Shoot) -> None:
+    """The node asks the mirror, and then the registry in the name of the image."""
+    container = {"name": "none", "image": "registry.example.org/team/none:v1"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "none"}, "spec": {"containers": [container]}}
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+
+    reason = "{.status.containerStatuses[0].state.waiting.reason}"
+    asked = ("get", "pod", "none", "-o", f"jsonpath={reason}")
+    eventually(lambda: shoot.kubectl(*asked) in ("ErrImagePull", "ImagePullBackOff"), "the pull has failed", 60)
+    shoot.kubectl("delete", "pod", "none", "--grace-period=0", "--force")
+
+
+@pytest.fixture(scope="module")
+def own_image(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of an image that no node has. It is pushed after a push of it was killed."""
+    name = "registry.example.org/team/app:v1"
+    archive = image_registries.archive(tmp_path_factory.mktemp("image"), name, Path(_pause()))
+    push = (landscape.bin / "gardener", "landscape", "push", "--name", landscape.name, str(archive))
+    with subprocess.Popen(push, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as killed:
+        while not list(_pushing(landscape)) and killed.poll() is None:
+            time.sleep(0.01)  # the clock of a poll: a push takes a second
+        killed.kill()
+        told = killed.communicate()[0]
+    assert killed.returncode == -signal.SIGKILL, f"the push was not killed: {told}"
+    eventually(lambda: not list(_pushing(landscape)), "the end of the registry with its push", 30)
+    assert landscape.gardener("push", str(archive)).split() == [name]
+    assert not list(_pushing(landscape))
+    return name
+
+
+def _pause() -> str:
+    return asyncio.run(binaries.ensure((binaries.pause(),), Progress(quiet=True)))["pause"]
+
+
+def _pushing(landscape: Landscape) -> Iterator[str]:
+    """Processes that take images for the landscape's registry."""
+    config = str(landscape.directory / "registry/push.yaml").encode()
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if config in each.read_bytes().split(b"\0"):
+                yield each.parent.name
 
 
 @pytest.mark.parametrize("what", ["nodes", "pods"])

@@ -53,6 +53,33 @@ def test_a_machine_reaches_gateways_and_nothing_else_of_a_seed(shoot: Shoot) -> 
     assert _open_ports(shoot, plan.garden_link("cloud").left_address, 53, 6443, 7233, 9001, 9002) == []
 
 
+_WRITE = """
+import ssl, sys, urllib.error, urllib.request
+trusting = ssl._create_unverified_context()
+for method, path in (("GET", ""), ("POST", "team/app/blobs/uploads/"), ("PUT", "team/app/manifests/v1"),
+                     ("DELETE", "team/app/manifests/v1")):
+    request = urllib.request.Request(f"{sys.argv[1]}/v2/{path}", data=None if method == "GET" else b"{}", method=method)
+    try:
+        print(urllib.request.urlopen(request, timeout=10, context=trusting).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+"""Prints the answers of a registry to writes."""
+
+
+@pytest.mark.attack(actor="T2", asset="A7", finding=40)
+def test_a_machine_reads_the_registry_and_writes_nothing(shoot: Shoot) -> None:
+    """Other Shoots pull from the registry."""
+    plan = _plan(shoot)
+    machine = min(name for pool in shoot.nodes().values() for name in pool)
+    command = ["python3", "-c", _WRITE, plan.registry_endpoint]
+
+    said = shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "exec", machine, "--", *command)
+
+    assert said.split() == ["200", "405", "405", "405"]
+    assert _open_ports(shoot, plan.central_address, 5000) == []
+
+
 @pytest.mark.attack(actor="T4", asset="A2", finding=8)
 @pytest.mark.parametrize(
     "change",

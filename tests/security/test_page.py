@@ -20,7 +20,7 @@ NO_ATTACK = {
     ("T5", "A3"): _BY_TEMPORAL,
     ("T5", "A4"): _BY_TEMPORAL,
     ("T5", "A6"): _BY_TEMPORAL,
-    **{(actor, "A7"): _OPERATOR for actor in ACTORS},
+    **{(actor, "A7"): _OPERATOR for actor in ACTORS if actor != "T2"},
 }
 """Reason, for each actor and asset without an attack: there is no path, or the path is out of scope."""
 

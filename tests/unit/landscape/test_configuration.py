@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
 from temporalio.common import SearchAttributeKey
 
 from api.access import access
@@ -20,8 +21,9 @@ from api.local import CloudProfileConfig
 from api.resources import NAMESPACE, SECRET
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
-from landscape import containerd, extensions, garden, kernel, object_store, temporal, workers
+from landscape import containerd, extensions, garden, kernel, object_store, registry, temporal, workers
 from landscape.cluster import kubelet_config
+from landscape.errors import LandscapeError
 from landscape.pki import KeyPair
 from landscape.plan import Plan
 from landscape.processes import Processes, ProcessSpec
@@ -272,6 +274,48 @@ def test_closed_seeds_block_what_is_at_the_central_address_but_not_the_object_st
     labels = extensions.controller_deployment(closed)["helm"]["values"]["podLabels"]
     assert labels == {"networking.gardener.cloud/to-blocked-cidrs": "allowed"}
     assert "blockCIDRs" not in workers.seed_config(plan, plan.cluster("seed-1"))["spec"]["networks"]
+
+
+def test_the_registry_that_machines_reach_only_reads(plan):
+    """A process with the right to write is in a network namespace of its own."""
+    process = registry.process(plan, "registry")
+    config = json.loads(Path(process.argv[-1]).read_text())
+
+    assert process.netns == plan.cloud.netns
+    assert config["storage"]["maintenance"]["readonly"] == {"enabled": True}
+    assert f"https://{config['http']['addr']}" == plan.registry_endpoint
+    assert Path(config["http"]["tls"]["key"]).stat().st_mode & 0o777 == 0o600
+    assert registry.process(plan, "registry") == process
+
+
+def test_nodes_verify_the_certificate_of_the_registry(plan):
+    values = extensions.controller_deployment(plan)["helm"]["values"]["registryMirror"]
+    file = Path(json.loads(Path(registry.process(plan, "registry").argv[-1]).read_text())["http"]["tls"]["certificate"])
+    certificate = x509.load_pem_x509_certificate(file.read_bytes())
+
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(values["caBundle"].encode()))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [f"https://{each}:5000" for each in names.get_values_for_type(x509.IPAddress)] == [values["url"]]
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("docker.io/library/app:v1", "library/app:v1"),
+        ("registry.k8s.io/pause:3.10", "pause:3.10"),
+        ("localhost/app:v1", "app:v1"),
+        ("localhost:5000/team/app@sha256:1", "team/app@sha256:1"),
+    ],
+)
+def test_images_of_all_registries_lie_side_by_side(image, expected):
+    """containerd asks a mirror for the name without the registry."""
+    assert registry.repository(image) == expected
+
+
+@pytest.mark.parametrize("image", ["import-2026-11-29@sha256:1", "app:v1", "team/app:v1"])
+def test_an_image_that_no_pod_could_name_is_refused(image):
+    with pytest.raises(LandscapeError, match="docker tag"):
+        registry.repository(image)
 
 
 def test_pods_of_seeds_wait_for_the_rules_of_their_node(plan):
