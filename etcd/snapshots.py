@@ -6,7 +6,7 @@ in etcd-backup-restore. Standard library only: etcd's wrapper imports this modul
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 FULL, INCR = "Full", "Incr"
 
@@ -195,8 +195,3 @@ def unneeded(snapshots: Sequence[Snapshot], now: int) -> list[Snapshot]:
                 break
     start = min((full.last for full in fulls(snapshots)[:2]), default=0)
     return [item for item in snapshots if item not in kept and (item.is_full or item.last <= start)]
-
-
-def as_final(snapshot: Snapshot, created: int) -> Snapshot:
-    """The same snapshot, marked as the final one of its seed."""
-    return replace(snapshot, created=created, final=True)

@@ -120,20 +120,6 @@ class TaskResult(ApiModel):
     """One short human-readable line, for example an address."""
 
 
-class ExtensionKind(StrEnum):
-    """Kinds of ``extensions.gardener.cloud/v1alpha1`` that a flow deploys."""
-
-    INFRASTRUCTURE = "Infrastructure"
-    CONTROL_PLANE = "ControlPlane"
-    WORKER = "Worker"
-    NETWORK = "Network"
-    OPERATING_SYSTEM_CONFIG = "OperatingSystemConfig"
-    DNS_RECORD = "DNSRecord"
-    BACKUP_BUCKET = "BackupBucket"
-    BACKUP_ENTRY = "BackupEntry"
-    EXTENSION = "Extension"
-
-
 class Wait(ApiModel):
     """Time for which an activity waits for an object, and time after which an error of the object is final.
 

@@ -7,7 +7,6 @@ Source: spec/flows.md 1.3, row 5; spec/api-core.md, ``spec.maintenance.timeWindo
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from random import Random
 
 SHORTEST = timedelta(minutes=30)
 LONGEST = timedelta(hours=6)
@@ -52,15 +51,6 @@ class MaintenanceWindow:
     def next_begin(self, now: datetime) -> datetime:
         """The first time after ``now`` at which a window begins."""
         return self.latest_begin(now) + _DAY
-
-    def random_time_of_next(self, now: datetime, random: Random) -> datetime:
-        """Random moment of the next window, so that Shoots with the same window do not all start at once."""
-        return self.next_begin(now) + self.length * random.random()
-
-    def random_rest(self, now: datetime, random: Random) -> datetime:
-        """Random moment between ``now`` and the end of the present window; ``now`` outside of a window."""
-        left = self.latest_begin(now) + self.length - now
-        return now + max(left, timedelta()) * random.random()
 
 
 def _after_midnight(text: str) -> timedelta:

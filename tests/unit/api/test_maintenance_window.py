@@ -1,7 +1,6 @@
 """Maintenance windows: over midnight, in other zones, and their last minutes."""
 
 from datetime import UTC, datetime, timedelta
-from random import Random
 
 import pytest
 
@@ -64,12 +63,3 @@ def test_begins_are_found_before_and_after_a_moment() -> None:
     assert MIDNIGHT.latest_begin(at(23, 30)) == at(23, 30)
     assert MIDNIGHT.next_begin(at(0, 10)) == at(23, 30)
     assert MIDNIGHT.next_begin(at(23, 30)) == at(23, 30, day=11)
-
-
-def test_random_times_stay_in_their_window() -> None:
-    for seed in range(50):
-        planned = EVENING.effective.random_time_of_next(at(21, 10), Random(seed))
-        assert at(21, day=11) <= planned < at(21, 45, day=11)
-        rest = EVENING.effective.random_rest(at(21, 40), Random(seed))
-        assert at(21, 40) <= rest < at(21, 45)
-    assert EVENING.random_rest(at(3), Random(0)) == at(3)
