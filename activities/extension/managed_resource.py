@@ -5,11 +5,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from activities.errors import transient
 from activities.extension.actuator import delete_quietly
 from activities.managed_resources import data_key
+from api.errors import ErrorCode
 from api.resources import MANAGED_RESOURCE, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
+
+_DELETION_SECONDS = 120.0
 
 
 async def apply_managed_resource(
@@ -48,11 +52,12 @@ async def apply_managed_resource(
 
 
 async def delete_managed_resource(
-    seed: KubeClient, caches: Caches, namespace: str, name: str, *, keep_objects: bool, timeout: float
+    seed: KubeClient, caches: Caches, namespace: str, name: str, *, keep_objects: bool
 ) -> None:
     """Delete a ManagedResource, wait until the resource manager has released it, then delete its Secret.
 
-    ``keep_objects``: the objects of the ManagedResource stay in the shoot. Raises TimeoutError.
+    A second run waits for the deletion that the first one requested. ``keep_objects``: the objects of the
+    ManagedResource stay in the shoot. Raises an error that is retried if the ManagedResource stays for 120 s.
     """
     live = await seed.find(MANAGED_RESOURCE, name, namespace)
     if live is not None:
@@ -60,9 +65,15 @@ async def delete_managed_resource(
             await seed.patch(MANAGED_RESOURCE, name, namespace, {"spec": {"keepObjects": True}})
         await seed.delete(MANAGED_RESOURCE, name, namespace)
         uid = live["metadata"]["uid"]
-        await caches.of(MANAGED_RESOURCE, namespace).wait_for(
-            name, namespace, lambda found: found is None or found["metadata"]["uid"] != uid, timeout
-        )
+        try:
+            await caches.of(MANAGED_RESOURCE, namespace).wait_for(
+                name, namespace, lambda found: found is None or found["metadata"]["uid"] != uid, _DELETION_SECONDS
+            )
+        except TimeoutError:
+            raise transient(
+                ErrorCode.CLEANUP_CLUSTER_RESOURCES,
+                f"ManagedResource {namespace}/{name} is not gone after {_DELETION_SECONDS:.0f} s; read its conditions",
+            ) from None
     await delete_quietly(seed, SECRET, _secret(name), namespace)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 from activities.extension import (
     Extension,
     apply_managed_resource,
+    delete_managed_resource,
     delete_quietly,
     required_secret_data,
 )
 from activities.provider_local import storage
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.infrastructure import secret_name
-from activities.provider_local.provider import MANAGER, LocalActuator, remove_objects
+from activities.provider_local.provider import MANAGER, LocalActuator
 from activities.provider_local.storage import ACCESS_SECRET, MANAGED_RESOURCE_NAME
 from api.local import DISKS_VOLUME, MACHINE_LABEL, infrastructure_namespace
 from api.resources import CONTROL_PLANE, POD, SECRET
@@ -73,5 +74,7 @@ class ControlPlaneActuator(LocalActuator):
 
     async def _remove(self, extension: Extension, *, keep_objects: bool) -> None:
         namespace = extension.namespace
-        await remove_objects(self._seed, self._caches, namespace, MANAGED_RESOURCE_NAME, keep_objects=keep_objects)
+        await delete_managed_resource(
+            self._seed, self._caches, namespace, MANAGED_RESOURCE_NAME, keep_objects=keep_objects
+        )
         await delete_quietly(self._seed, SECRET, ACCESS_SECRET, namespace)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent, transient
-from activities.extension import Actuator, Extension, apply_managed_resource
+from activities.extension import Actuator, Extension, apply_managed_resource, delete_managed_resource
 from activities.provider_local import network_policies
-from activities.provider_local.provider import MANAGER, remove_objects
+from activities.provider_local.provider import MANAGER
 from api import images
 from api.decisions import dual_stack
 from api.errors import ErrorCode
@@ -59,11 +59,16 @@ class FlannelActuator(Actuator):
         return {"ipFamilies": families}
 
     async def delete(self, extension: Extension) -> None:
-        await remove_objects(self._seed, self._caches, extension.namespace, MANAGED_RESOURCE_NAME, keep_objects=False)
+        await self._remove(extension, keep_objects=False)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
-        await remove_objects(self._seed, self._caches, extension.namespace, MANAGED_RESOURCE_NAME, keep_objects=True)
+        await self._remove(extension, keep_objects=True)
         return {}
+
+    async def _remove(self, extension: Extension, *, keep_objects: bool) -> None:
+        await delete_managed_resource(
+            self._seed, self._caches, extension.namespace, MANAGED_RESOURCE_NAME, keep_objects=keep_objects
+        )
 
     async def _api_server(self, extension: Extension) -> str | None:
         """Host name under which nodes reach the API server; None while the Shoot is hibernated and has no such name.

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from api.errors import ErrorCode
 from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, MACHINE_DEPLOYMENT, SECRET
 from api.times import micro_timestamp
 from kube.cache import Caches
@@ -26,12 +25,10 @@ from workers.extension import (
     delete_managed_resource,
     delete_quietly,
     serve,
-    transient,
 )
 
 NAME = "local-ext"
 """Name of the ControllerRegistration, by which the gardenlet finds the heartbeat of this extension."""
-DELETION_SECONDS = 120
 
 
 class LocalExtension(Actuator):
@@ -78,20 +75,9 @@ class LocalExtension(Actuator):
 
     async def _delete(self, extension: Extension, *, keep_objects: bool) -> None:
         if self._in_shoot:
-            try:
-                await delete_managed_resource(
-                    self._seed,
-                    self._caches,
-                    extension.namespace,
-                    self._name,
-                    keep_objects=keep_objects,
-                    timeout=DELETION_SECONDS,
-                )
-            except TimeoutError:
-                raise transient(
-                    ErrorCode.CLEANUP_CLUSTER_RESOURCES,
-                    f"ManagedResource {extension.namespace}/{self._name} is still there after {DELETION_SECONDS} s",
-                ) from None
+            await delete_managed_resource(
+                self._seed, self._caches, extension.namespace, self._name, keep_objects=keep_objects
+            )
         await delete_quietly(self._seed, CONFIG_MAP, self._name, extension.namespace)
 
     @property

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.constants import CONTAINER_RUNTIME_PREFIX
-from api.errors import ErrorCode
 from api.resources import CONTAINER_RUNTIME, MANAGED_RESOURCE, RUNTIME_CLASS, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
@@ -14,7 +13,6 @@ from workers.extension import (
     apply_managed_resource,
     delete_managed_resource,
     delete_quietly,
-    transient,
 )
 
 NAME = "runtime-gvisor"
@@ -23,7 +21,6 @@ TYPE = "gvisor"
 HANDLER = "runsc"
 """Name of the runtime in containerd's configuration; also in charts/runtime-gvisor."""
 MANAGED_RESOURCE_NAME = f"extension-{NAME}"
-_DELETION_SECONDS = 120
 
 
 class GvisorActuator(Actuator):
@@ -62,23 +59,10 @@ class GvisorActuator(Actuator):
             await delete_quietly(self._seed, kind, name, extension.namespace)
 
     async def _delete(self, extension: Extension, *, keep_objects: bool) -> None:
-        if not await self._is_last(extension):
-            return
-        try:
+        if await self._is_last(extension):
             await delete_managed_resource(
-                self._seed,
-                self._caches,
-                extension.namespace,
-                MANAGED_RESOURCE_NAME,
-                keep_objects=keep_objects,
-                timeout=_DELETION_SECONDS,
+                self._seed, self._caches, extension.namespace, MANAGED_RESOURCE_NAME, keep_objects=keep_objects
             )
-        except TimeoutError:
-            raise transient(
-                ErrorCode.CLEANUP_CLUSTER_RESOURCES,
-                f"ManagedResource {extension.namespace}/{MANAGED_RESOURCE_NAME} is still there after "
-                f"{_DELETION_SECONDS} s: read its conditions",
-            ) from None
 
     async def _is_last(self, extension: Extension) -> bool:
         """Whether no other pool of the Shoot asks for gVisor. ContainerRuntimes that are leaving do not count."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from activities.secrets.crypto import TEN_YEARS, KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed, validity_of
 from api.constants import GENERIC_TOKEN_KUBECONFIG_NAME
-from api.errors import ErrorCode
 from api.resources import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -25,12 +24,10 @@ from workers.extension import (
     apply_managed_resource,
     delete_managed_resource,
     delete_quietly,
-    transient,
 )
 from workers.oidc_service import manifests
 from workers.oidc_service.manifests import CERTIFICATES, MANAGED_RESOURCE, NAME, TYPE, WEBHOOK, Authenticator
 
-_DELETION_SECONDS = 120
 _RENEWED_BEFORE = timedelta(days=365)
 _ROTATION = "rotation"
 """Key of the Secret with the begin of the Shoot's CA rotation for which the certificates were made."""
@@ -77,20 +74,7 @@ class OidcServiceActuator(Actuator):
         return {}
 
     async def _delete(self, namespace: str, *, keep_objects: bool) -> None:
-        try:
-            await delete_managed_resource(
-                self._seed,
-                self._caches,
-                namespace,
-                MANAGED_RESOURCE,
-                keep_objects=keep_objects,
-                timeout=_DELETION_SECONDS,
-            )
-        except TimeoutError:
-            raise transient(
-                ErrorCode.CLEANUP_CLUSTER_RESOURCES,
-                f"ManagedResource {namespace}/{MANAGED_RESOURCE} is still there after {_DELETION_SECONDS} s",
-            ) from None
+        await delete_managed_resource(self._seed, self._caches, namespace, MANAGED_RESOURCE, keep_objects=keep_objects)
         await self._delete_in_seed(namespace)
 
     async def _delete_in_seed(self, namespace: str) -> None:

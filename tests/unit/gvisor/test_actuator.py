@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from api.resources import MANAGED_RESOURCE
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
@@ -81,3 +82,23 @@ async def test_the_runtime_class_stays_until_no_pool_asks_for_gvisor(seed: ApiSe
     await deleted(seed, "b")
     assert seed.find(MANAGED_RESOURCES, NAME, NAMESPACE) is None
     assert seed.find("/api/v1/secrets", f"managedresource-{NAME}", NAMESPACE) is None
+
+
+async def test_a_deletion_names_the_objects_of_the_shoot_that_stay_and_goes_on(
+    seed: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.extension.managed_resource._DELETION_SECONDS", 0.05)
+    await reconciled(seed, "a")
+    async with seed.client() as client:
+        await client.patch(MANAGED_RESOURCE, NAME, NAMESPACE, {"metadata": {"finalizers": ["resources/held"]}})
+        await client.delete(GvisorActuator.resource, "gvisor-a", NAMESPACE)
+
+        def told() -> bool:
+            status = (seed.find(RUNTIMES, "gvisor-a", NAMESPACE) or {})["status"]
+            return f"ManagedResource {NAMESPACE}/{NAME} is not gone" in (status.get("lastError") or {}).get(
+                "description", ""
+            )
+
+        await until(told, 20)
+        await client.patch(MANAGED_RESOURCE, NAME, NAMESPACE, {"metadata": {"finalizers": None}})
+    await until(lambda: seed.find(RUNTIMES, "gvisor-a", NAMESPACE) is None, 20)
