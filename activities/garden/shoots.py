@@ -492,13 +492,15 @@ class ShootActivities:
         registrations = await self._garden.list(resources.CONTROLLER_REGISTRATION)
         extensions = wanted_extensions(live, registrations)
         pools = spec["provider"].get("workers") or ()
+        hibernated = bool((spec.get("hibernation") or {}).get("enabled"))
         return ShootFacts(
             extensions=versions_by_phase(extensions),
             tasks=tuple(each for each in _tasks(annotations) if each in constants.ANSWERED_TASKS),
             extension_minutes=max((each.timeout.total_seconds() / 60 for each in extensions), default=3),
             container_runtimes=any((pool.get("cri") or {}).get("containerRuntimes") for pool in pools),
             workerless=not pools,
-            hibernated=bool((spec.get("hibernation") or {}).get("enabled")),
+            hibernated=hibernated,
+            waking=not hibernated and bool((live.get("status") or {}).get("hibernated")),
             backup=bool(seed_object["spec"].get("backup")),
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
             skip_cleanup=is_true(annotations.get(constants.SHOOT_SKIP_CLEANUP)),

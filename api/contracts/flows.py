@@ -190,6 +190,8 @@ class ShootFacts(ApiModel):
 
     workerless: bool = False
     hibernated: bool = False
+    waking: bool = False
+    """The Shoot was hibernated before, and is not to be so any more."""
     backup: bool = True
     """The seed has a backup bucket."""
     skip_readiness: bool = False

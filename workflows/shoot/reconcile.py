@@ -565,10 +565,11 @@ def _machines(flow: ShootFlow, case: _Case) -> None:
 def _observability(flow: ShootFlow, case: _Case) -> None:
     """Observability, autoscaling of pods, and the configuration of nodes."""
     add, wait = flow.add, options.wait
-    # Users need not wait for observability when the cluster is created or restored. Otherwise the task waits, so that a
-    # rotation of its passwords ends only after the old password is refused.
+    # Users need not wait for observability when the cluster is created or restored, or wakes up. Otherwise the task
+    # waits, so that a rotation of its passwords ends only after the old password is refused.
     add(Observability.deploy_observability, after=["wait_tunnel", "init_shoot_client"])
-    wait_unneeded = (case.creating or case.restoring) and "users need not wait for it"
+    waking = case.facts.waking and case.facts.phase(Kind.OBSERVABILITY) is RotationPhase.NONE
+    wait_unneeded = (case.creating or case.restoring or waking) and "users need not wait for it"
     add(
         Observability.wait_observability,
         after=["deploy_observability"],

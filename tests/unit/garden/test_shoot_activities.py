@@ -139,6 +139,16 @@ async def test_a_start_returns_the_facts_for_the_flow() -> None:
     assert started.facts.credentials == f"c/{secret['metadata']['resourceVersion']}"
 
 
+@pytest.mark.parametrize(
+    ("before", "wanted", "waking"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+async def test_a_shoot_that_was_hibernated_wakes_up(before: bool, wanted: bool, waking: bool) -> None:
+    world = World()
+    live = await world.shoot()
+    await world.change(status={"hibernated": before}, spec={**live["spec"], "hibernation": {"enabled": wanted}})
+    assert (await world.start()).facts.waking is waking
+
+
 async def test_a_managed_issuer_has_keys_to_be_published() -> None:
     world = World(annotations={"authentication.gardener.cloud/issuer": "managed"})
     assert (await world.start()).facts.managed_issuer

@@ -127,6 +127,17 @@ def test_nothing_of_a_shoot_that_is_awake_is_put_to_sleep(facts: ShootFacts) -> 
     assert not stopping & set(reconcile(facts).activities)
 
 
+def test_a_shoot_that_wakes_up_waits_for_its_observability_only_in_a_rotation_of_passwords() -> None:
+    def waits(facts: ShootFacts) -> bool:
+        task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
+        return not reconcile_flow(FlowInput(task=task, facts=facts)).skipped("wait_observability")
+
+    rotation = ActiveRotation(kind=Kind.OBSERVABILITY, phase=Phase.PREPARING, initiated="2026-11-21T10:00:00Z")
+    assert waits(ShootFacts())
+    assert not waits(ShootFacts(waking=True))
+    assert waits(ShootFacts(waking=True, rotations=(rotation,)))
+
+
 @given(facts=FACTS)
 def test_an_api_server_with_data_starts_only_after_its_etcd(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
