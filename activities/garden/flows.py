@@ -95,7 +95,7 @@ class FlowActivities:
         async def write(status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
             return await self._report(request.task, status, flow)
 
-        await self._follow(request.seconds, write)
+        await self._follow_beside_others(request.seconds, write)
 
     @activity.defn
     async def report_seed_progress(self, request: ReportSeedProgress) -> None:
@@ -104,10 +104,10 @@ class FlowActivities:
         async def write(status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
             return await self._report_seed(request.task, status, flow)
 
-        await self._follow(request.seconds, write)
+        await self._follow_beside_others(request.seconds, write)
 
-    async def _follow(self, seconds: float, write: "_Write") -> None:
-        """``_follow``, with the longer pauses, the more flows are followed."""
+    async def _follow_beside_others(self, seconds: float, write: _Write) -> None:
+        """``_follow``. The more flows are followed, the longer are the pauses between two polls of each."""
         self._followed += 1
         try:
             await _follow(seconds, write, lambda: max(min(_LOOK_SECONDS, seconds), self._followed / _LOOKS_A_SECOND))

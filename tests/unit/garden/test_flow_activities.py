@@ -79,7 +79,7 @@ class _Reported(FlowActivities):
 
     async def follow(self, seconds: float) -> None:
         self.flow = _Flow()
-        await ActivityEnvironment(client=self.flow).run(self._follow, seconds, self._write)  # type: ignore[arg-type]
+        await ActivityEnvironment(client=self.flow).run(self._follow_beside_others, seconds, self._write)  # type: ignore[arg-type]
 
     async def _write(self, status: dict[str, Any], _: Any) -> bool:
         self.written.append(status["lastOperation"]["progress"])
