@@ -239,32 +239,18 @@ class ShootActivities:
         now = datetime.now(UTC)
         metadata, spec, status = live["metadata"], live["spec"], live.get("status") or {}
         deleting = request.operation is OperationType.DELETE
-        moves = request.operation in (OperationType.MIGRATE, OperationType.RESTORE)
         generation = metadata["generation"]
         seed = status.get("seedName") or spec["seedName"]
         last = status.get("lastOperation") or {}
-        fresh = (
-            not status.get("retryCycleStartTime")
-            or status.get("observedGeneration") != generation
-            or (status.get("gardener") or {}).get("version") != OWN_VERSION
-            or (deleting and last.get("type") != OperationType.DELETE)
-        )
-        cycle_start = now if fresh else datetime.fromisoformat(status["retryCycleStartTime"])
+        cycle_start = _cycle_start(live, now, deleting=deleting)
         destination = ""
         if request.operation is OperationType.MIGRATE:
             destination = await self._prepared_at(live) or spec["seedName"]
         technical = await self._technical_id(live, request)
         errors = [each for each in status.get("lastErrors") or () if each.get("taskID") != INITIALIZE]
         verb = _VERBS.get(request.operation, "Reconciliation")
-        rotations = rotation.status_of(live)
-        if not deleting:
-            facts = RotationFacts.of_shoot(live)
-            created = request.operation is not OperationType.CREATE or encryption.known(live) is not None
-            if moves or not created:
-                # A move keeps the stored data as they are, and before the first operation there are no stored data.
-                facts = dataclasses.replace(facts, encryption_changes=False)
-            rotations = rotation.begin(rotations, request.consume, facts, timestamp(now))
-        stage = live_migration.of_attempt(live) if moves else Stage.NONE
+        rotations = rotation.status_of(live) if deleting else _begun_rotations(live, request, now)
+        stage = live_migration.of_attempt(live) if request.operation in _MOVES else Stage.NONE
         operation = request.operation
         if operation is OperationType.MIGRATE and stage is Stage.MOVING:
             operation = OperationType.LIVE_MIGRATE
@@ -552,6 +538,7 @@ def _last_operation(last: Mapping[str, Any]) -> LastOperation:
     return LastOperation(type=type_, state=last["state"], updated=last.get("lastUpdateTime"))
 
 
+_MOVES = (OperationType.MIGRATE, OperationType.RESTORE)
 _VERBS = {
     OperationType.DELETE: "Deletion",
     OperationType.MIGRATE: "Migration",
@@ -586,6 +573,31 @@ def seed_fault(seed: Mapping[str, Any]) -> str:
     if served != OWN_VERSION:
         return f"Seed {name} is served by a gardenlet {served}, and this is {OWN_VERSION}: bring it to the same version"
     return ""
+
+
+def _cycle_start(live: Mapping[str, Any], now: datetime, *, deleting: bool) -> datetime:
+    """When the first attempt of this operation began.
+
+    It is the first one if the spec or our version has changed since the attempt before, or if a deletion begins.
+    """
+    status = live.get("status") or {}
+    first = (
+        not status.get("retryCycleStartTime")
+        or status.get("observedGeneration") != live["metadata"]["generation"]
+        or (status.get("gardener") or {}).get("version") != OWN_VERSION
+        or (deleting and (status.get("lastOperation") or {}).get("type") != OperationType.DELETE)
+    )
+    return now if first else datetime.fromisoformat(status["retryCycleStartTime"])
+
+
+def _begun_rotations(live: dict[str, Any], request: StartOperation, now: datetime) -> dict[str, Any]:
+    """Rotations of credentials with those that this operation begins."""
+    facts = RotationFacts.of_shoot(live)
+    stores = request.operation is not OperationType.CREATE or encryption.known(live) is not None
+    if request.operation in _MOVES or not stores:
+        # A move keeps the stored data as they are, and before the first operation there are no stored data.
+        facts = dataclasses.replace(facts, encryption_changes=False)
+    return rotation.begin(rotation.status_of(live), request.consume, facts, timestamp(now))
 
 
 def _credentials_change(

@@ -253,40 +253,18 @@ class ManagedResourceController:
         managed_resource = await ensure_finalizer(self._source, MANAGED_RESOURCE, managed_resource, self._finalizer)
 
         secrets = await self._read_secrets(managed_resource)
-        documents: list[Object] = []
-        faults: list[str] = []
-        for secret in secrets:
-            found, wrong = decode(secret)
-            documents += found
-            faults += wrong
-
-        spec = managed_resource["spec"]
-        equivalences = Equivalences(spec.get("equivalences") or ())
+        decoded = [decode(secret) for secret in secrets]
+        documents = [document for found, _ in decoded for document in found]
+        faults = [fault for _, wrong in decoded for fault in wrong]
         objects = await self._objects_of(managed_resource, documents)
         if outside := self._outside(managed_resource, objects):
             return await self._refuse(managed_resource, outside)
-        ours = [obj for obj in objects if annotation(obj, names.MODE) != names.MODE_IGNORE]
-        released = {
-            equivalences.identity(Reference.of(obj))
-            for obj in objects
-            if annotation(obj, names.MODE) == names.MODE_IGNORE
-        }
-        before = (managed_resource.get("status") or {}).get("resources") or []
-        wanted = {equivalences.identity(Reference.of(obj)) for obj in ours}
-        stale = [
-            entry
-            for entry in before
-            for reference in [Reference.of(entry)]
-            if equivalences.identity(reference) not in wanted | released and not _is_of_cluster(reference, ours)
-        ]
-        orphans = [
-            reference
-            for reference in map(Reference.of, before)
-            if equivalences.identity(reference) in released - wanted
-        ]
+        equivalences = Equivalences(managed_resource["spec"].get("equivalences") or ())
+        status = managed_resource.get("status") or {}
+        before = status.get("resources") or []
+        ours, stale, orphans = _sorted_out(objects, before, equivalences)
         resources = _status_resources(ours)
         digest = secrets_checksum(secrets)
-        status = managed_resource.get("status") or {}
         if status.get("secretsDataChecksum") != digest or before != resources:
             managed_resource = await self._announce(managed_resource, _announced(before, resources, equivalences))
 
@@ -711,6 +689,29 @@ def declared_scopes(documents: Iterable[Object]) -> dict[tuple[str, str], bool]:
         if each["kind"] == "CustomResourceDefinition"
         for spec in [each.get("spec") or {}]
     }
+
+
+def _sorted_out(
+    objects: Iterable[Object], before: Iterable[Object], equivalences: Equivalences
+) -> tuple[list[Object], list[Object], list[Reference]]:
+    """The objects to apply, the entries of the status to prune, and the objects to release.
+
+    ``before``: entries of the status. An object that is to be ignored is neither applied nor pruned: it is released.
+    """
+    ours: list[Object] = []
+    ignored: list[Object] = []
+    for obj in objects:
+        (ignored if annotation(obj, names.MODE) == names.MODE_IGNORE else ours).append(obj)
+    wanted, released = ({equivalences.identity(Reference.of(obj)) for obj in some} for some in (ours, ignored))
+    stale, orphans = [], []
+    for entry in before:
+        reference = Reference.of(entry)
+        identity = equivalences.identity(reference)
+        if identity in released - wanted:
+            orphans.append(reference)
+        elif identity not in wanted and not _is_of_cluster(reference, ours):
+            stale.append(entry)
+    return ours, stale, orphans
 
 
 def _is_of_cluster(reference: Reference, objects: Iterable[Object]) -> bool:
