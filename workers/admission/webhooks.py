@@ -48,15 +48,9 @@ def webhook_configurations(
     operator, for which admission reviews more kinds.
     """
 
-    def by_version(kinds: Iterable[Resource]) -> dict[tuple[str, str], list[str]]:
-        """Plural names of the kinds by group and version."""
-        plurals: dict[tuple[str, str], list[str]] = {}
-        for each in kinds:
-            plurals.setdefault((each.group, each.version), []).append(each.plural)
-        return plurals
-
-    def configuration(kind: str, path: str, kinds: Iterable[Resource], operations: list[str]) -> dict[str, Any]:
-        webhook: dict[str, Any] = {
+    def webhook(path: str, kinds: Iterable[Resource], operations: list[str], **more: Any) -> dict[str, Any]:
+        """Webhook for operations on these kinds. ``more``: its other fields, and those that differ from the common."""
+        return {
             "name": f"{path.strip('/')}.admission.gardener.cloud",
             "admissionReviewVersions": ["v1"],
             "clientConfig": {"url": url + path, "caBundle": ca_bundle},
@@ -68,79 +62,79 @@ def webhook_configurations(
             "timeoutSeconds": 10,
             "rules": [
                 {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": plurals}
-                for (group, version), plurals in by_version(kinds).items()
+                for (group, version), plurals in _by_version(kinds).items()
             ],
+            **more,
         }
-        if kind == "MutatingWebhookConfiguration":
-            webhook["reinvocationPolicy"] = "IfNeeded"
-        return {
+
+    mutating = webhook(MUTATE_PATH, MUTATORS, ["CREATE", "UPDATE"], reinvocationPolicy="IfNeeded")
+    validating = [
+        webhook(VALIDATE_PATH, VALIDATORS, ["CREATE", "UPDATE", "DELETE"]),
+        webhook(
+            VALIDATE_PATH,
+            DELETION_VALIDATORS,
+            ["DELETE"],
+            name="project-namespaces.admission.gardener.cloud",
+            objectSelector={"matchLabels": {ROLE: ROLE_PROJECT}},
+        ),
+        webhook(
+            PROTECT_PATH,
+            PROTECTED,
+            ["UPDATE"],
+            matchConditions=[{"name": "removes-finalizer", "expression": REMOVES_FINALIZER}],
+        ),
+        webhook(
+            PROTECT_PATH,
+            PROTECTED,
+            ["UPDATE", "DELETE"],
+            name="restricted-updates.admission.gardener.cloud",
+            objectSelector={"matchLabels": {UPDATE_RESTRICTION: "true"}},
+        ),
+        webhook(
+            VALIDATE_PATH,
+            REFERENCE_VALIDATORS,
+            ["CREATE", "UPDATE"],
+            name="references.admission.gardener.cloud",
+            namespaceSelector={"matchLabels": {ROLE: ROLE_PROJECT}},
+            # Other writes of Secrets and ConfigMaps do not go through this webhook, and do not get slower.
+            matchConditions=[{"name": "files", "expression": _FILES}],
+        ),
+        webhook(
+            RESTRICT_PATH,
+            (),
+            [],
+            rules=rules(),
+            # Writes of other users do not go through this webhook, and do not get slower.
+            matchConditions=[{"name": "gardenlets", "expression": f"'{SEEDS_GROUP}' in request.userInfo.groups"}],
+        ),
+        webhook(
+            INTERNAL_DOMAIN_PATH,
+            (resources.SECRET,),
+            ["CREATE", "UPDATE", "DELETE"],
+            objectSelector={"matchLabels": {ROLE: ROLE_INTERNAL_DOMAIN}},
+        ),
+    ]
+    if limits.limits:
+        # Admission itself writes Secrets and Leases, also while it cannot answer yet.
+        others = {"name": "not-of-the-garden", "expression": f"!('{OPERATORS}' in request.userInfo.groups)"}
+        validating.append(webhook(LIMIT_PATH, (), [], rules=limits.rules(), matchConditions=[others]))
+    return [
+        {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": kind,
             "metadata": {"name": "gardener-admission"},
-            "webhooks": [webhook],
+            "webhooks": webhooks,
         }
-
-    mutating = configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATORS, ["CREATE", "UPDATE"])
-    validating = configuration(
-        "ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATORS, ["CREATE", "UPDATE", "DELETE"]
-    )
-    namespaces = configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, DELETION_VALIDATORS, ["DELETE"])
-    validating["webhooks"].append(
-        namespaces["webhooks"][0]
-        | {
-            "name": "project-namespaces.admission.gardener.cloud",
-            "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
-        }
-    )
-    protection, restricted = (
-        configuration("ValidatingWebhookConfiguration", PROTECT_PATH, PROTECTED, operations)["webhooks"][0]
-        for operations in (["UPDATE"], ["UPDATE", "DELETE"])
-    )
-    validating["webhooks"] += [
-        protection | {"matchConditions": [{"name": "removes-finalizer", "expression": REMOVES_FINALIZER}]},
-        restricted
-        | {
-            "name": "restricted-updates.admission.gardener.cloud",
-            "objectSelector": {"matchLabels": {UPDATE_RESTRICTION: "true"}},
-        },
-    ]
-    references = configuration(
-        "ValidatingWebhookConfiguration", VALIDATE_PATH, REFERENCE_VALIDATORS, ["CREATE", "UPDATE"]
-    )
-    validating["webhooks"].append(
-        references["webhooks"][0]
-        | {
-            "name": "references.admission.gardener.cloud",
-            "namespaceSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
-            # Other writes of Secrets and ConfigMaps do not go through this webhook, and do not get slower.
-            "matchConditions": [{"name": "files", "expression": _FILES}],
-        }
-    )
-    restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, (), [])["webhooks"][0]
-    validating["webhooks"].append(
-        restriction
-        | {
-            "rules": rules(),
-            # Writes of other users do not go through this webhook, and do not get slower.
-            "matchConditions": [{"name": "gardenlets", "expression": f"'{SEEDS_GROUP}' in request.userInfo.groups"}],
-        }
-    )
-    domains = configuration(
-        "ValidatingWebhookConfiguration", INTERNAL_DOMAIN_PATH, (resources.SECRET,), ["CREATE", "UPDATE", "DELETE"]
-    )
-    validating["webhooks"].append(
-        domains["webhooks"][0] | {"objectSelector": {"matchLabels": {ROLE: ROLE_INTERNAL_DOMAIN}}}
-    )
-    if limits.limits:
-        limited = configuration("ValidatingWebhookConfiguration", LIMIT_PATH, (), [])["webhooks"][0]
-        validating["webhooks"].append(
-            limited
-            | {
-                "rules": limits.rules(),
-                # Admission itself writes Secrets and Leases, also while it cannot answer yet.
-                "matchConditions": [
-                    {"name": "not-of-the-garden", "expression": f"!('{OPERATORS}' in request.userInfo.groups)"}
-                ],
-            }
+        for kind, webhooks in (
+            ("MutatingWebhookConfiguration", [mutating]),
+            ("ValidatingWebhookConfiguration", validating),
         )
-    return [mutating, validating]
+    ]
+
+
+def _by_version(kinds: Iterable[Resource]) -> dict[tuple[str, str], list[str]]:
+    """Plural names of the kinds by group and version."""
+    plurals: dict[tuple[str, str], list[str]] = {}
+    for each in kinds:
+        plurals.setdefault((each.group, each.version), []).append(each.plural)
+    return plurals
