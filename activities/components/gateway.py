@@ -296,10 +296,10 @@ def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> lis
     ]
     chains += _chains(services, SNI_PORT)
     # A listener needs a filter chain. This chain matches no client, so that the listener exists before the first shoot.
-    nobody = _chain(_BLACKHOLE, ["blackhole.invalid"], _BLACKHOLE)
+    unused = _chain(_BLACKHOLE, ["blackhole.invalid"], _BLACKHOLE)
     return [
         # If only filter chains change, Envoy keeps the connections of all chains that stay the same.
-        envoy.listener("sni", "0.0.0.0", SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
+        envoy.listener("sni", "0.0.0.0", SNI_TARGET_PORT, [unused, *chains], listener_filters=[inspector]),
         # These listeners never change. Their routes are separate files, because a changed chain ends its connections.
         _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE),
         _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),

@@ -69,7 +69,7 @@ class VpnSeedServer:
     """Names of the Secrets that the server mounts."""
     replicas: int = 1
     index: int = 0
-    """Which of the servers it is, from 0."""
+    """Number of this server among the servers of the control plane, from 0."""
     servers: int = 1
     """Number of servers: two in a highly available control plane."""
     failure_tolerance: str | None = None

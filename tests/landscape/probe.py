@@ -40,7 +40,7 @@ class Probe:
     acknowledged: dict[str, float] = field(default_factory=dict)
     """Names of written objects, and when the write was answered (monotonic seconds)."""
     revisions: dict[str, int] = field(default_factory=dict)
-    """At which that was written."""
+    """Revision at which each of them was written."""
     answered: list[float] = field(default_factory=list)
     failed: int = 0
     broken: list[str] = field(default_factory=list)

@@ -60,7 +60,7 @@ class NetworkPolicyAgentConfig(ApiModel):
     pods: Network | None = None
     """Network of the node's pods. None: ``spec.podCIDRs`` of the Node, for which the agent waits."""
     socket: Path
-    """At which the CNI plugin announces pods."""
+    """Path of the socket at which the CNI plugin announces pods."""
     bridge: str = Field(default="cni0", min_length=1, max_length=15)
     """Interface of the node's pods. By IPv6, the node takes from it only what the pods' own addresses send."""
     limit_connections_to_own_node: bool = True

@@ -123,7 +123,7 @@ def _prefix(chosen: str | None, name: str) -> str:
 
 
 def provider_of(connect: OpenIDConnect) -> Provider:
-    """Where the keys of an OpenIDConnect come from."""
+    """Source of the keys of an OpenIDConnect."""
     try:
         bundle = base64.b64decode(connect.spec.ca_bundle or "", validate=True)
     except (binascii.Error, ValueError):

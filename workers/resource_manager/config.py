@@ -57,7 +57,7 @@ class ClientConnection(ApiModel):
 
 
 class Address(ApiModel):
-    """Where the process listens."""
+    """Address and port at which the process listens."""
 
     address: str = Field(default="0.0.0.0", validation_alias=AliasChoices("address", "bindAddress"))
     port: int = Field(default=0, ge=0, le=65535)

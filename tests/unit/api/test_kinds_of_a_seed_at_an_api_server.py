@@ -109,6 +109,13 @@ async def test_the_fields_that_the_components_write_are_accepted_also_with_empty
     await admin.create(made)
 
 
+async def test_a_machine_deployment_of_an_extension_of_gardener_is_accepted(admin: KubeClient) -> None:
+    """Gardener's library for extensions writes this period into each MachineDeployment."""
+    made = bases()["MachineDeployment"]
+    made["metadata"]["name"] = "of-an-extension"
+    await admin.create({**made, "spec": {**made["spec"], "minReadySeconds": 500}})
+
+
 async def test_an_etcd_keeps_such_a_field_from_before_while_others_change(admin: KubeClient) -> None:
     definition = crd(Etcd)
     accepting = json.loads(json.dumps(definition), object_hook=without_refusals)
