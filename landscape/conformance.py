@@ -2,7 +2,7 @@
 
 import asyncio
 
-from landscape import binaries, images
+from landscape import binaries, images, registry
 from landscape.images.store import publish
 from landscape.lifecycle import TOOLS
 from landscape.plan import Plan
@@ -14,6 +14,8 @@ _AGNHOST = "test/images/agnhost"
 async def offer_images(plan: Plan, progress: Progress) -> binaries.Binaries:
     """Give new machines the images of the conformance tests; returns the binaries of the tests. Safe to repeat.
 
+    The registry gets the images, too: some tests pull an image although their node has it.
+
     An ``up`` takes the images from machines that it makes later: repeat this afterwards.
     """
     found = await binaries.ensure(binaries.conformance_tools(), progress)
@@ -23,4 +25,5 @@ async def offer_images(plan: Plan, progress: Progress) -> binaries.Binaries:
         archive = await asyncio.to_thread(images.archive_for_conformance, found, source / _AGNHOST, progress.say)
         others = await asyncio.to_thread(images.archives_for, "shoot", plan.kubernetes_version, of_shoots, progress.say)
         await publish(plan.machine_images, [*others, archive])
+    await registry.push(plan, [archive], progress)
     return found

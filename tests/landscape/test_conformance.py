@@ -33,9 +33,10 @@ _CHOSEN = "|".join(
         r"EmptyDir volumes should support \(non-root,0666,tmpfs\)",
         r"Projected configMap updates should be reflected in volume",
         r"Kubectl client Guestbook application",
+        r"Projected PodCertificate .* should allow server and client pods to establish an mTLS connection",
     )
 )
-"""Specs of the API server, the controllers, the DNS, the network, the kubelet, volumes and kubectl."""
+"""Specs of the API server, the controllers, the DNS, the network, the kubelet, volumes, kubectl and pulls of images."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_our_images_have_the_names_that_the_specs_of_this_release_use(suite: run
 
 def test_a_shoot_passes_conformance_specs_of_each_kind(suite: runner.Suite, tmp_path: Path) -> None:
     names = focused(runner.listed(suite.e2e), _CHOSEN)
-    assert len(names) >= 15
+    assert len(names) >= 16
     results = Results(tmp_path / "results.json", "any")
 
     runner.run_all(suite, names, results, _SECONDS, print)
