@@ -11,14 +11,18 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters, ClusterView, patch_cluster
+from activities.components import metrics_server
 from activities.secrets.configs import (
     CertificateAuthority,
     EncryptionConfiguration,
     EtcdEncryptionKey,
     GenericTokenKubeconfig,
     ServiceAccountKey,
+    ShootCertificate,
+    SignedBy,
     SSHKeyPair,
     StaticToken,
+    Usage,
     VPNTlsAuth,
 )
 from activities.secrets.manager import MANAGED_BY, SECRETS_MANAGER, SecretsManager, UnknownSecret, Which
@@ -53,6 +57,23 @@ _AUTHORITIES_WITH_WORKERS = (KUBELET_CA, "ca-metrics-server", "ca-vpn")
 
 IN_CLUSTER_SERVER = "https://kube-apiserver"
 """URL at which pods of the control plane reach the API server."""
+
+
+METRICS_SERVER = ShootCertificate(
+    name=metrics_server.NAME,
+    common_name=metrics_server.NAME,
+    usage=Usage.SERVER,
+    signer="ca-metrics-server",
+    # The API server, the only client of metrics-server, gets the new CA bundle by the same ManagedResource.
+    signed_by=SignedBy.CURRENT,
+    dns_names=tuple(
+        f"{metrics_server.NAME}{suffix}"
+        for suffix in ("", ".kube-system", ".kube-system.svc", ".kube-system.svc.cluster.local")
+    ),
+)
+VPN_CLIENT = ShootCertificate(
+    name="vpn-shoot-client", common_name="vpn-shoot-client", usage=Usage.CLIENT, signer="ca-vpn"
+)
 
 
 class CleanupSecrets(ApiModel):
@@ -93,6 +114,9 @@ class SecretActivities:
         if ssh.has_access(cluster.shoot):
             making.append(manager.generate(SSHKeyPair(SSH_KEYPAIR)))
         await asyncio.gather(*making)
+        if cluster.hibernated and not cluster.workerless:
+            # Kept until the wake-up. With new ones, the pods that use them would be replaced as soon as they run.
+            await asyncio.gather(*map(manager.generate, (METRICS_SERVER, VPN_CLIENT)))
         await self._generic_kubeconfig(task, cluster, manager)
         await self._publish(task, cluster, manager)
         return TaskResult(secrets=manager.generated, note=f"{len(manager.generated)} secrets")

@@ -22,10 +22,10 @@ from activities.components import (
 )
 from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_resource, managed_resource_parts
 from activities.heartbeat import heartbeating
-from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import observability, rollout
 from activities.seed.facts import ApiNames, Networks, taints_of_system_pools, vpn_servers, zones_of_system_pools
+from activities.seed.secrets import METRICS_SERVER, VPN_CLIENT
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.core.v1beta1.shoot import NodeLocalDNS
@@ -186,20 +186,7 @@ class ShootSystemActivities:
         """Run metrics-server and register its API."""
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
-        certificate = await secrets.generate(
-            ShootCertificate(
-                name=metrics_server.NAME,
-                common_name=metrics_server.NAME,
-                usage=Usage.SERVER,
-                signer="ca-metrics-server",
-                # The API server, the only client of metrics-server, gets the new CA bundle by the same ManagedResource.
-                signed_by=SignedBy.CURRENT,
-                dns_names=tuple(
-                    f"{metrics_server.NAME}{suffix}"
-                    for suffix in ("", ".kube-system", ".kube-system.svc", ".kube-system.svc.cluster.local")
-                ),
-            )
-        )
+        certificate = await secrets.generate(METRICS_SERVER)
         wanted = metrics_server.MetricsServer(
             api_server=ApiNames.of(view).internal,
             certificate=certificate.data,
@@ -214,11 +201,7 @@ class ShootSystemActivities:
         """Run the VPN client, the shoot's end of the tunnel."""
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
-        certificate = await secrets.generate(
-            ShootCertificate(
-                name="vpn-shoot-client", common_name="vpn-shoot-client", usage=Usage.CLIENT, signer="ca-vpn"
-            )
-        )
+        certificate = await secrets.generate(VPN_CLIENT)
         wanted = vpn_shoot.VpnShoot(
             control_plane=task.technical_id,
             gateway_host=ApiNames.of(view).internal,

@@ -9,8 +9,9 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import Clusters, ClusterView
+from activities.secrets.manager import SecretsManager
 from activities.secrets.sealing import Sealing
-from activities.seed.secrets import CleanupSecrets, SecretActivities
+from activities.seed.secrets import METRICS_SERVER, VPN_CLIENT, CleanupSecrets, SecretActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.unit.secrets.conftest import Killed, MemoryCluster
 
@@ -64,6 +65,22 @@ async def test_all_shared_secrets_are_made(world):
         "ssh-keypair",
     }
     assert set(result.secrets) == names
+
+
+async def test_components_on_machines_find_their_certificates_again_after_a_hibernation(world):
+    """With new ones, their pods would be replaced as soon as they run again."""
+
+    async def certificates():
+        manager = await SecretsManager.of_shoot(world.seed, NAMESPACE, world.shoot)
+        return [(await manager.generate(each)).data["tls.crt"] for each in (METRICS_SERVER, VPN_CLIENT)]
+
+    await world.activities.init_secrets(TASK)
+    before = await certificates()
+    world.shoot["spec"]["hibernation"] = {"enabled": True}
+    used = (await world.activities.init_secrets(TASK)).secrets
+    await world.activities.cleanup_secrets(CleanupSecrets(task=TASK, names=used))
+    world.shoot["spec"]["hibernation"] = {"enabled": False}
+    assert await certificates() == before
 
 
 async def test_the_garden_gets_public_bundles_and_the_client_authority(world):
