@@ -151,13 +151,14 @@ def gvisor_(name: str) -> None:
 @landscape.command()
 @_name
 @click.argument("archives", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-def push(name: str, archives: tuple[Path, ...]) -> None:
+@_output
+def push(name: str, archives: tuple[Path, ...], output: str) -> None:
     """Push the images of ARCHIVES, for example from `docker save`, into the registry of the landscape.
 
     It prints their names, by which pods of Shoots use them. An image of the same name is replaced.
     """
-    for image in _run(registry.push(lifecycle.require(name), archives, Progress())):
-        click.echo(image)
+    pushed = _run(registry.push(lifecycle.require(name), archives, Progress()))
+    click.echo(json.dumps(pushed, indent=2) if output == "json" else "\n".join(pushed))
 
 
 @landscape.command(name="temporal-certificates")
