@@ -63,9 +63,14 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
 
         await run_while_leader(source, config.leader_election, _NAME, lead)
 
+    parts = [asyncio.create_task(each) for each in (webhooks.run(), control())]
     try:
-        await asyncio.gather(webhooks.run(), control())
+        await asyncio.gather(*parts)
     finally:
+        for each in parts:
+            each.cancel()
+        # A leader needs the client of the source until it has released its Lease.
+        await asyncio.gather(*parts, return_exceptions=True)
         await source_caches.close()
         await target_caches.close()
         await source.close()

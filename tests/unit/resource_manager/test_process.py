@@ -16,6 +16,9 @@ from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
 from workers.lib.runtime import ConfigError, adjust_logging
 from workers.resource_manager import connections, process, run
 from workers.resource_manager.config import ClientConnection, Duration, ResourceManagerConfig
+from workers.resource_manager.webhooks import Webhooks
+
+LEASES = "/apis/coordination.k8s.io/v1/leases"
 
 
 def kubeconfig(server, **user):
@@ -81,6 +84,29 @@ async def test_it_waits_for_its_token_then_works_then_stops_on_a_signal(config, 
 
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(process, 10)
+
+
+async def test_a_leader_releases_its_lease_when_it_ends(config, manager, tmp_path, monkeypatch):
+    """Otherwise the next one would lead 15 s later, for example after each hibernation."""
+
+    async def serve(webhooks):
+        webhooks.ready.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Webhooks, "run", serve)
+    election = {"leaderElect": True, "resourceNamespace": "shoot--dev--one"}
+    (tmp_path / "config.yaml").write_text(json.dumps(config | {"leaderElection": election}))
+    (tmp_path / "token").write_text("t")
+    running = asyncio.create_task(run(str(tmp_path / "config.yaml")))
+
+    def lease():
+        return manager.source.find(LEASES, "gardener-resource-manager", "shoot--dev--one")
+
+    await until(lambda: lease() is not None)
+    assert lease()["spec"]["holderIdentity"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(running, 10)
+    assert lease()["spec"]["holderIdentity"] == ""
 
 
 def test_contents_of_secrets_are_not_kept_in_memory():
