@@ -13,7 +13,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -27,6 +29,8 @@ const (
 	name       = "disks.local.provider.extensions.gardener.cloud"
 	version    = "1.0.0"
 	csiVersion = "1.0.0"
+	// After this time without a registration, the driver ends, and is started again with another socket.
+	patience = 30 * time.Second
 )
 
 // A disk has the name of an object of Kubernetes: no path leads out of the directory of volumes.
@@ -173,6 +177,9 @@ func isMountPoint(path string) (bool, error) {
 type registrar struct {
 	registration.UnimplementedRegistrationServer
 	endpoint string
+
+	lock   sync.Mutex
+	giveUp *time.Timer
 }
 
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
@@ -184,11 +191,21 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 func (r *registrar) NotifyRegistrationStatus(
 	_ context.Context, result *registration.RegistrationStatus,
 ) (*registration.RegistrationStatusResponse, error) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
 	if !result.GetPluginRegistered() {
-		// The kubelet tries again when the socket is made again.
-		log.Fatalf("the kubelet has not registered the driver: %s", result.GetError())
+		// The kubelet tries again by itself: to end at once would cost the seconds of the container's back-off.
+		log.Printf("the kubelet has not registered the driver: %s", result.GetError())
+		if r.giveUp == nil {
+			r.giveUp = time.AfterFunc(patience, func() { log.Fatalf("not registered within %s", patience) })
+		}
+		return &registration.RegistrationStatusResponse{}, nil
 	}
 	log.Print("the kubelet has registered the driver")
+	if r.giveUp != nil {
+		r.giveUp.Stop()
+		r.giveUp = nil
+	}
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
