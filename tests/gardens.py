@@ -6,9 +6,10 @@ Users of tests log in by their name as their token.
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,6 +104,16 @@ class ApiServer:
             await set_up_garden(admin, None)
             for each in objects:
                 await admin.apply(each, manager="test")
+
+
+async def until_policy_acts(server: ApiServer, acts: Callable[[KubeClient, str], Awaitable[bool]]) -> None:
+    """Return once the API server has read a new policy. ``acts`` writes an object of this name, and sees the effect."""
+    async with server.client() as client, asyncio.timeout(60):
+        for attempt in itertools.count():
+            with contextlib.suppress(ApiError):  # 503 while it starts
+                if await acts(client, f"trial-{attempt}"):
+                    return
+            await asyncio.sleep(0.1)
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """The chart's MutatingAdmissionPolicy at a real API server: what it adds to OperatingSystemConfigs."""
 
 import asyncio
-import contextlib
 import copy
 import tomllib
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ import pytest
 
 from api.resources import OPERATING_SYSTEM_CONFIG
 from kube.client import KubeClient, Object
-from kube.errors import ApiError
 from tests.charts.test_rendering import rendered
-from tests.gardens import ApiServer
+from tests.gardens import ApiServer, until_policy_acts
 from workers.gvisor.actuator import HANDLER
 from workers.node_agent.containerd import changed_config
 
@@ -39,19 +37,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) 
     made = ApiServer(tmp_path_factory.mktemp("seed"), {})
     with made.running():
         asyncio.run(made.prepare_seed(*policy))
-        asyncio.run(_until_it_acts(made))
+        asyncio.run(until_policy_acts(made, _acts))
         yield made
 
 
-async def _until_it_acts(server: ApiServer) -> None:
-    """The API server reads a new policy within seconds."""
-    async with server.client() as client, asyncio.timeout(60):
-        for attempt in range(1000):
-            with contextlib.suppress(ApiError):  # 503 while it starts
-                await apply(client, f"trial-{attempt}")
-                if len((await read(client, f"trial-{attempt}"))["files"]) > 1:
-                    return
-            await asyncio.sleep(0.1)
+async def _acts(client: KubeClient, name: str) -> bool:
+    await apply(client, name)
+    return len((await read(client, name))["files"]) > 1
 
 
 def config(name: str, purpose: str = "reconcile", labels: dict[str, str] = LABEL) -> Object:

@@ -258,7 +258,7 @@ async def test_wrong_credentials_are_shown_with_their_code_and_tried_again(world
 async def test_a_class_that_names_a_secret_elsewhere_is_refused_in_the_status_of_its_machines(
     world: World, field: str
 ) -> None:
-    """The Secret of the same name in the own namespace is not the one that the class means."""
+    """A MachineClass means the Secret of the namespace that it names, not one of the same name beside it."""
     elsewhere = {field: {"namespace": "elsewhere"}}
     await world.seed.patch(MACHINE_CLASS, "class-a", NAMESPACE, elsewhere)
     await world.add_machine()

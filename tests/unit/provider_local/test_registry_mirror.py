@@ -1,7 +1,6 @@
 """The chart's MutatingAdmissionPolicy at a real API server: how nodes get the mirror of all registries."""
 
 import asyncio
-import contextlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,9 +9,8 @@ import pytest
 
 from api.resources import OPERATING_SYSTEM_CONFIG
 from kube.client import KubeClient, Object
-from kube.errors import ApiError
 from tests.charts.test_rendering import rendered
-from tests.gardens import ApiServer
+from tests.gardens import ApiServer, until_policy_acts
 from workers.node_agent.containerd import registry_files
 
 pytestmark = [
@@ -37,18 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, kubernetes_is_built: None) 
     made = ApiServer(tmp_path_factory.mktemp("seed"), {})
     with made.running():
         asyncio.run(made.prepare_seed(*policy({"url": URL, "caBundle": AUTHORITY})))
-        asyncio.run(_until_it_acts(made))
+        asyncio.run(until_policy_acts(made, _acts))
         yield made
 
 
-async def _until_it_acts(server: ApiServer) -> None:
-    """The API server reads a new policy within seconds."""
-    async with server.client() as client, asyncio.timeout(60):
-        for attempt in range(1000):
-            with contextlib.suppress(ApiError):  # 503 while it starts
-                if (await written(client, f"trial-{attempt}"))["criConfig"]["containerd"]["registries"]:
-                    return
-            await asyncio.sleep(0.1)
+async def _acts(client: KubeClient, name: str) -> bool:
+    return bool((await written(client, name))["criConfig"]["containerd"]["registries"])
 
 
 async def written(
