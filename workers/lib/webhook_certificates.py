@@ -79,8 +79,11 @@ def next_step(held: Held, host: str, *, asked: bool, trusted_since: datetime, no
     """
     if not held.old and (asked or now >= renewal_due(held.authority.certificate)):
         return Step.RENEW_AUTHORITY
-    if not _is_by(held.serving, held.authority):
-        return Step.RENEW_SERVING if now >= trusted_since + SETTLE else trusted_since + SETTLE
+    if not _is_by(held.serving, held.authority.certificate):
+        # Someone may have removed the old authority from the Secret: then nobody trusts the certificate anyway.
+        is_trusted = any(_is_by(held.serving, each) for each in held.old)
+        settled = trusted_since + SETTLE
+        return settled if is_trusted and now < settled else Step.RENEW_SERVING
     # No certificate outlives its authority, and the authority is renewed before its end.
     if host not in _hosts(held.serving):
         return Step.RENEW_SERVING
@@ -236,8 +239,8 @@ def _hosts(serving: KeyPair) -> set[str]:
     return {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
 
 
-def _is_by(serving: KeyPair, authority: KeyPair) -> bool:
-    leaf, ca = (x509.load_pem_x509_certificate(each.certificate) for each in (serving, authority))
+def _is_by(serving: KeyPair, authority: bytes) -> bool:
+    leaf, ca = (x509.load_pem_x509_certificate(each) for each in (serving.certificate, authority))
     try:
         leaf.verify_directly_issued_by(ca)
     except (ValueError, InvalidSignature):

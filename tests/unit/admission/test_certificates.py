@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -62,6 +63,13 @@ def test_a_requested_authority_is_created_at_once_and_no_third_one_before_the_fi
     assert step(held, NOW, asked=True) is Step.RENEW_AUTHORITY
     both = taken(held, Step.RENEW_AUTHORITY, SERVER, NOW)
     assert step(both, NOW, asked=True, trusted=NOW) == NOW + SETTLE
+
+
+def test_a_certificate_by_an_authority_that_is_not_trusted_is_replaced_at_once() -> None:
+    """Someone removed the old authority from the Secret in the middle of a renewal: every write would be refused."""
+    both = taken(first(SERVER, NOW), Step.RENEW_AUTHORITY, SERVER, NOW)
+    assert step(both, NOW, trusted=NOW) == NOW + SETTLE
+    assert step(replace(both, old=()), NOW, trusted=NOW) is Step.RENEW_SERVING
 
 
 def test_another_address_needs_no_other_authority() -> None:
