@@ -141,6 +141,7 @@ class HibernationActivities:
             await _delete_lost_pods(shoot)
             await gone(pods, "running pods")
             await gone(addresses, "pod addresses")
+        await _delete_drivers(shoot)
         for attachment in await shoot.list(resources.VOLUME_ATTACHMENT, metadata_only=True):
             await _release(shoot, attachment)
 
@@ -210,6 +211,16 @@ async def _delete_lost_pods(shoot: KubeClient) -> None:
     for pod in await shoot.list(resources.POD, fields=_RUNNING, metadata_only=True):
         metadata = pod["metadata"]
         await shoot.delete(resources.POD, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_seconds=0)
+
+
+async def _delete_drivers(shoot: KubeClient) -> None:
+    """Delete the lists of CSI drivers of the nodes that are gone.
+
+    kube-controller-manager may stop before it does that. After a wake-up, a machine with the name of an earlier one
+    would find that one's list, and its kubelet would refuse the drivers until the list is deleted.
+    """
+    for drivers in await shoot.list(resources.CSI_NODE, metadata_only=True):
+        await shoot.delete(resources.CSI_NODE, drivers["metadata"]["name"], uid=drivers["metadata"]["uid"])
 
 
 async def _release(shoot: KubeClient, attachment: Object) -> None:

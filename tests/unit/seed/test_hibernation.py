@@ -207,6 +207,15 @@ async def test_volumes_are_no_longer_attached_to_machines_that_are_gone(control_
     assert control_plane.shoot.find(path, "csi-1") is None
 
 
+async def test_drivers_of_machines_that_are_gone_are_forgotten(control_plane):
+    """A machine of a wake-up may have the name of one of them."""
+    path = "/apis/storage.k8s.io/v1/csinodes"
+    control_plane.shoot.put(path, {"metadata": {"name": "machine-1", "uid": "u"}})
+    await control_plane.activities.hibernate_control_plane(AGAIN)
+
+    assert control_plane.shoot.find(path, "machine-1") is None
+
+
 async def test_the_machine_controller_manager_stops_alone(control_plane):
     await control_plane.activities.scale_machine_controller_manager_to_zero(AGAIN)
     assert control_plane.kubelet.stopped == ["machine-controller-manager"]
