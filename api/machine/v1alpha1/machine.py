@@ -53,11 +53,11 @@ class MachineSpec(MachineConfiguration):
 class MachineTemplateSpec(KubeModel):
     metadata: Raw | None = None
     spec: Annotated[
-        MachineSpec | None,
+        MachineSpec,
         not_offered(
             "each machine gets a providerID of its own", unless="!has(self.providerID) || size(self.providerID) == 0"
         ),
-    ] = None
+    ]
 
 
 class CurrentStatus(KubeModel):

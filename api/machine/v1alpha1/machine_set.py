@@ -30,7 +30,7 @@ class MachineSetSpec(KubeModel):
     replicas: int | None = None
     selector: Annotated[LabelSelector | None, LABELS_ALONE] = None
     machine_class: Annotated[ClassSpec | None, not_offered("the class is that of the template")] = None
-    template: MachineTemplateSpec | None = None
+    template: MachineTemplateSpec
     min_ready_seconds: Annotated[int | None, MIN_READY_SECONDS] = None
     auto_preserve_failed_machine_max: Annotated[int | None, PRESERVES_NONE] = None
 

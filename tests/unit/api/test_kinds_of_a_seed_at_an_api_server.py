@@ -116,6 +116,16 @@ async def test_a_machine_deployment_of_an_extension_of_gardener_is_accepted(admi
     await admin.create({**made, "spec": {**made["spec"], "minReadySeconds": 500}})
 
 
+@pytest.mark.parametrize("kind", ["MachineDeployment", "MachineSet"])
+@pytest.mark.parametrize("template", [None, {"metadata": {}}], ids=["no template", "no spec"])
+async def test_machines_without_a_template_are_refused(admin: KubeClient, kind: str, template: Object | None) -> None:
+    """Their controller could create no machine."""
+    made = bases()[kind]
+    made["metadata"]["name"] = "without"
+    with pytest.raises(ApiError, match=r"spec\.template(\.spec)?: Required value"):
+        await admin.create({**made, "spec": {**made["spec"], "template": template}})
+
+
 async def test_an_etcd_keeps_such_a_field_from_before_while_others_change(admin: KubeClient) -> None:
     definition = crd(Etcd)
     accepting = json.loads(json.dumps(definition), object_hook=without_refusals)
