@@ -206,12 +206,14 @@ TASK_DEPLOY_DNS_INTERNAL = "deployDNSRecordInternal"
 TASK_DEPLOY_DNS_EXTERNAL = "deployDNSRecordExternal"
 TASK_DEPLOY_DNS_INGRESS = "deployDNSRecordIngress"
 TASK_RESTART_CONTROL_PLANE_PODS = "restartControlPlanePods"
+TASK_RESTART_CORE_ADDONS = "restartCoreAddons"
 ANSWERED_TASKS = (
     TASK_DEPLOY_INFRASTRUCTURE,
     TASK_DEPLOY_DNS_INTERNAL,
     TASK_DEPLOY_DNS_EXTERNAL,
     TASK_DEPLOY_DNS_INGRESS,
     TASK_RESTART_CONTROL_PLANE_PODS,
+    TASK_RESTART_CORE_ADDONS,
 )
 """Tasks that a reconciliation executes, and removes from the Shoot after it has succeeded."""
 

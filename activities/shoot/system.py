@@ -132,8 +132,8 @@ class ShootSystemActivities:
     async def deploy_coredns(self, task: ShootTask) -> TaskResult:
         """Run the shoot's cluster DNS.
 
-        While the Shoot changes from IPv4 to both IP families, replace the pods that have one address only; a second run
-        finds the time of this operation in the Deployment.
+        Replace its pods if the owner asks for it (task ``restartCoreAddons``), or if they have one address only while
+        the Shoot changes from IPv4 to both IP families. A second run writes the time of the same operation.
         """
         view = await self._clusters.cluster(task.technical_id)
         settings = (view.shoot["spec"].get("systemComponents") or {}).get("coreDNS") or {}
@@ -301,12 +301,14 @@ class ShootSystemActivities:
 
     async def _dns_restart(self, task: ShootTask, view: ClusterView) -> str:
         """Time of the last restart of CoreDNS; this operation's if it restarts CoreDNS."""
-        if not dual_stack.is_wanted(view.shoot):
-            return ""
-        shoot = await self._clusters.shoot(task.technical_id)
-        pods = await shoot.list(resources.POD, coredns.NAMESPACE, labels=label_selector(coredns.SELECT))
-        if dual_stack.restarts_dns(view.shoot, pods):
+        asked = view.annotations.get(constants.SHOOT_TASKS, "").split(",")
+        if constants.TASK_RESTART_CORE_ADDONS in asked:
             return task.trigger
+        shoot = await self._clusters.shoot(task.technical_id)
+        if dual_stack.is_wanted(view.shoot):
+            pods = await shoot.list(resources.POD, coredns.NAMESPACE, labels=label_selector(coredns.SELECT))
+            if dual_stack.restarts_dns(view.shoot, pods):
+                return task.trigger
         live = await shoot.find(resources.DEPLOYMENT, coredns.NAME, coredns.NAMESPACE)
         annotations = live["spec"]["template"]["metadata"].get("annotations") or {} if live else {}
         return str(annotations.get(coredns.RESTARTED_AT, ""))

@@ -80,7 +80,7 @@ def next_step(held: Held, host: str, *, asked: bool, trusted_since: datetime, no
     if not held.old and (asked or now >= renewal_due(held.authority.certificate)):
         return Step.RENEW_AUTHORITY
     if not _is_by(held.serving, held.authority.certificate):
-        # Someone may have removed the old authority from the Secret: then nobody trusts the certificate anyway.
+        # If the Secret has lost the old authority, the API server trusts the certificate no longer.
         is_trusted = any(_is_by(held.serving, each) for each in held.old)
         settled = trusted_since + SETTLE
         return settled if is_trusted and now < settled else Step.RENEW_SERVING

@@ -30,6 +30,7 @@ from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.first_token import FirstToken
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.system import ShootSystemActivities
+from api.constants import SHOOT_TASKS
 from api.contracts.operations import ForwardTask, OperationType, ShootRef, ShootTask
 from tests import certificates
 from tests.unit.kube.api_server import ApiServer
@@ -226,7 +227,7 @@ _OF_SYSTEM = (
 
 
 @pytest.mark.parametrize("name", [*_OF_CONTROL_PLANE, *_OF_SYSTEM])
-async def test_unchanged_objects_are_not_written_again(world, name):
+async def test_unchanged_objects_are_not_written_again(world, in_shoot, name):
     """A thousand shoots are reconciled every hour, and nearly all of them are as they should be."""
     owner = world.control_plane if name in _OF_CONTROL_PLANE else world.system
     await getattr(owner, name)(TASK)
@@ -646,7 +647,28 @@ async def test_switching_kube_proxy_off_removes_it(world, in_shoot):
     assert world.secret("managedresource-shoot-core-kube-proxy") is None
 
 
-async def test_only_own_objects_are_removed(world):
+async def test_core_dns_is_restarted_on_request_and_not_again(world, in_shoot):
+    """Later operations keep the time of the restart: another one would replace the pods again."""
+
+    async def template():
+        await world.system.deploy_coredns(TASK.model_copy(update={"trigger": "2026-11-29T10:00:00Z"}))
+        sent = world.secret("managedresource-shoot-core-coredns")["data"]
+        deployment = json.loads(base64.b64decode(sent["deployment__kube-system__coredns.yaml"]))
+        return deployment["spec"]["template"]["metadata"]["annotations"]
+
+    never = await template()
+    world.pin({**SHOOT, "metadata": {**SHOOT["metadata"], "annotations": {SHOOT_TASKS: "other,restartCoreAddons"}}})
+    restarted = await template()
+    assert restarted == {**never, "gardener.cloud/restarted-at": "2026-11-29T10:00:00Z"}
+
+    earlier = {"metadata": {"annotations": {**restarted, "gardener.cloud/restarted-at": "earlier"}}}
+    live = {"metadata": {"name": "coredns", "namespace": "kube-system"}, "spec": {"template": earlier}}
+    in_shoot.put("/apis/apps/v1/deployments", live)
+    world.pin(SHOOT)
+    assert await template() == {**never, "gardener.cloud/restarted-at": "earlier"}
+
+
+async def test_only_own_objects_are_removed(world, in_shoot):
     """Extensions delete their own ManagedResources, in their own order."""
     resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     foreign = {"metadata": {"name": "extension-network", "namespace": NAMESPACE}, "spec": {}}
