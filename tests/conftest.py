@@ -20,6 +20,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.landscape.conftest import Landscape
+from tests.reruns import pytest_runtest_setup, pytest_timeout_set_timer  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
     from tests.landscape.shoots import Shoot

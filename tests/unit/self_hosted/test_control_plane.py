@@ -149,8 +149,15 @@ def test_the_api_server_uses_the_etcd_beside_it_and_no_tunnel(pods: dict[str, St
 
 def test_an_api_server_in_a_seed_stays_as_it_was() -> None:
     names = apiserver.Secrets(*("s" for _ in range(11)))
+    services = ("100.64.0.0/13",)
     seed = apiserver.ApiServer(
-        namespace="n", version="1.37.1", replicas=1, external_hostname="h", issuer="i", service_cidrs=(), secrets=names
+        namespace="n",
+        version="1.37.1",
+        replicas=1,
+        external_hostname="h",
+        issuer="i",
+        service_cidrs=services,
+        secrets=names,
     )
     [deployment] = [each for each in apiserver.objects(seed) if each["kind"] == "Deployment"]
     command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
