@@ -27,7 +27,7 @@ from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import CLOUD_SECRET, Extensions
-from activities.seed.gateway import gateway_address
+from activities.seed.gateway import gateway_address, gateway_address_ipv6
 from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
 from activities.seed.namespace import write_shoot_status
 from activities.seed.operating_system_configs import wait_updates_described
@@ -579,19 +579,22 @@ class ExtensionActivities:
     async def _deploy_dns(self, task: ShootTask, kind: Kind, domain: str, provider: Mapping[str, Any]) -> TaskResult:
         """Deploy a DNSRecord and wait for it. Its credentials are in a Secret: new ones do not change the DNSRecord.
 
-        ``provider``: type, credentials and zone, as in a Seed or a Shoot.
+        ``provider``: type, credentials and zone, as in a Seed or a Shoot. A Shoot with IPv6 alone gets a record of type
+        AAAA, since its machines and pods reach no address of IPv4; a Shoot with IPv4 gets one of type A.
         """
         if (served_by := await self._handlers.place(task)) is None:
             return TaskResult(note=note_of_none(task))
         credentials = provider["credentialsRef"]
-        address = await gateway_address(self._clusters.seed_caches, served_by.namespace)
+        view = await self._clusters.cluster(task.technical_id)
+        # Machines and pods with IPv6 alone reach their API server at such an address.
+        find_address = gateway_address_ipv6 if dual_stack.families(view.shoot) == ("IPv6",) else gateway_address
+        address = await find_address(self._clusters.seed_caches, served_by.namespace)
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
         garden = self._clusters.garden
         place = {"name": secret, "namespace": task.technical_id}
         if is_identity(credentials):
             identity = await garden.get(resources.WORKLOAD_IDENTITY, credentials["name"], task.shoot.namespace)
-            view = await self._clusters.cluster(task.technical_id)
             await workload_identity.deploy_secret(self._clusters, identity, view.shoot, place, {})
         else:
             if credentials.get("namespace"):  # credentials of the Seed; a Shoot names Secrets of its own namespace

@@ -7,11 +7,14 @@ from activities.clusters import Clusters
 from activities.components import gateway
 from activities.components.base import Manifest
 from activities.components.gateway import OWN, Place
+from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER
 from api import resources
 from api.decisions.conditions import find_condition
+from api.errors import ErrorCode
+from api.names import dns_record_type
 from kube.cache import Cache, Caches
 from kube.objects import label_selector
 
@@ -68,14 +71,40 @@ def _any_ready(pods: Cache) -> bool:
 async def gateway_address(seed: Caches, namespace: str = gateway.NAMESPACE) -> str:
     """IP address (or host name) at which clients outside of the seed reach its API servers, by one of its gateways.
 
+    A gateway with several addresses, for example of both IP families, gives the first one.
+
     Raises:
         TimeoutError: the load balancer has no address after 10 minutes.
     """
 
-    def address(service: dict[str, Any] | None) -> str | None:
-        ingress = ((service or {}).get("status", {}).get("loadBalancer") or {}).get("ingress") or [{}]
-        found: str | None = ingress[0].get("ip") or ingress[0].get("hostname")
-        return found
+    return (await _addresses(seed, namespace))[0]
+
+
+async def gateway_address_ipv6(seed: Caches, namespace: str = gateway.NAMESPACE) -> str:
+    """Address of IPv6 (or host name) at which clients without IPv4 reach API servers by a gateway of the seed.
+
+    Raises:
+        ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the gateway has addresses of IPv4 only.
+        TimeoutError: the load balancer has no address after 10 minutes.
+    """
+    found = await _addresses(seed, namespace)
+    address = next((each for each in found if dns_record_type(each) != "A"), None)
+    if address is None:
+        raise permanent(
+            ErrorCode.CONFIGURATION_PROBLEM,
+            f"Service {namespace}/{gateway.NAME}, the gateway of the Shoot's seed, has no address of IPv6, and a Shoot with "
+            f"IPv6 alone needs one: it has {', '.join(found)}; let the load balancer of the seed give it one "
+            "(provider-local: value ipv6LoadBalancerIps), or choose another seed",
+        )
+    return address
+
+
+async def _addresses(seed: Caches, namespace: str) -> list[str]:
+    """IP addresses and host names of a gateway, at least one."""
+
+    def addresses(service: dict[str, Any] | None) -> list[str] | None:
+        ingress = ((service or {}).get("status", {}).get("loadBalancer") or {}).get("ingress") or ()
+        return [found for each in ingress if (found := each.get("ip") or each.get("hostname"))] or None
 
     cache = seed.of(resources.SERVICE)
-    return await heartbeating(cache.wait_for(gateway.NAME, namespace, address, _ADDRESS_SECONDS))
+    return await heartbeating(cache.wait_for(gateway.NAME, namespace, addresses, _ADDRESS_SECONDS))
