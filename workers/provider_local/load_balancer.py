@@ -1,7 +1,7 @@
 """Load balancer of the gateways' Services: the seed has one node, and kube-proxy serves each Service at its address."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.resources import SERVICE
@@ -18,14 +18,23 @@ class LoadBalancerController:
     """Writes an address to the status of each gateway's Service. provider-local may read no other Service.
 
     The seed's own gateway gets the node's address. The gateway of each handler of ExposureClasses gets one of the
-    further addresses, and keeps it: its DNS records name it.
+    further addresses, and keeps it: its DNS records name it. ``ipv6`` has the address of IPv6 that leads to the same
+    gateway, by the address of IPv4: a Service gets it as its second address.
     """
 
-    def __init__(self, seed: KubeClient, caches: Caches, address: str, further: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: KubeClient,
+        caches: Caches,
+        address: str,
+        further: Sequence[str] = (),
+        ipv6: Mapping[str, str] | None = None,
+    ) -> None:
         self._seed = seed
         self._services = caches.of(SERVICE, fields=f"metadata.name={GATEWAY_SERVICE}")
         self._address = address
         self._further = further
+        self._ipv6 = ipv6 or {}
         # One worker: two that choose an address at the same time could choose the same one.
         self._controller = Controller("load balancer", self._reconcile, workers=1)
         self._given: dict[Key, str] = {}
@@ -55,7 +64,9 @@ class LoadBalancerController:
         if service["spec"].get("type") != "LoadBalancer":
             return []
         address = self._address if key.namespace == GATEWAY_NAMESPACE else self._further_address(key)
-        return [{"ip": address, "ipMode": "VIP"}] if address else []
+        addresses = [address, self._ipv6.get(address)] if address else []
+        # A client that uses one address alone takes the first one.
+        return [{"ip": each, "ipMode": "VIP"} for each in addresses if each]
 
     def _further_address(self, key: Key) -> str | None:
         """Address of a further gateway: its present address, or else the first free one."""

@@ -101,7 +101,7 @@ async def run(config_path: str) -> None:
         BastionActuator(seed, clouds),
         SelfHostedShootExposureActuator(seed, clouds),
     ]
-    addresses = config.load_balancer_ip, config.further_load_balancer_ips
+    addresses = config.load_balancer_ip, config.further_load_balancer_ips, config.ipv6_load_balancer_ips
     balancers = [LoadBalancerController(seed, caches, *addresses).run()] if config.load_balancer_ip else []
     health = Health()
     runner = await health.serve(config.health)

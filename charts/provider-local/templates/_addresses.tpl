@@ -8,4 +8,5 @@
 {{- $own := get .Values.seeds (include "provider-local.seed" .) | default dict -}}
 address: {{ $own.loadBalancerIp | default .Values.loadBalancerIp | quote }}
 further: {{ $own.furtherLoadBalancerIps | default .Values.furtherLoadBalancerIps | toJson }}
+ipv6: {{ $own.ipv6LoadBalancerIps | default .Values.ipv6LoadBalancerIps | toJson }}
 {{- end }}
