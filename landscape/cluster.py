@@ -11,7 +11,7 @@ from api.decisions.conditions import find_condition
 from api.labels import ZONE
 from api.resources import NODE
 from kube.client import KubeClient
-from landscape import cgroups, containerd, pki, seed_load_balancer
+from landscape import cgroups, containerd, dns, gateway_ipv6, pki, seed_load_balancer
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
 from landscape.kernel import has_ipv6
@@ -131,6 +131,11 @@ class Cluster:
         self._start(self._proxy(None))
         for process in seed_load_balancer.processes(self._plan, self._cluster):
             self._start(process)
+
+    def start_gateway_ipv6(self) -> None:
+        """Start the process by which the gateways of this seed have addresses of IPv6, if the kernel has IPv6."""
+        if has_ipv6():
+            self._start(gateway_ipv6.process(self._plan, self._cluster))
 
     def _start(self, spec: ProcessSpec) -> None:
         self._processes.start(spec)
@@ -302,7 +307,7 @@ class Cluster:
         names = [node.address, node.name]
         serving = credentials.ca.issue(f"kubelet-serving{zone}", user, ["system:nodes"], names=names)
         resolv = node.directory / "resolv.conf"
-        resolv.write_text(f"nameserver {self._plan.central_address}\n")
+        resolv.write_text(resolv_conf(self._plan, self._cluster))
         config = kubelet_config(self._plan, cluster, node, credentials.ca.files.certificate, serving, resolv)
         file = node.directory / "kubelet.json"
         write_if_changed(file, json.dumps(config, indent=2))
@@ -344,6 +349,12 @@ class Cluster:
 def _of_families(network: str, network_ipv6: str) -> str:
     """Networks of both families, or that of IPv4 alone."""
     return f"{network},{network_ipv6}" if network_ipv6 and has_ipv6() else network
+
+
+def resolv_conf(plan: Plan, cluster: ClusterPlan) -> str:
+    """Name servers of pods that do not use the cluster's DNS. In the cloud these are the machines."""
+    servers = [plan.central_address] if cluster.is_seed else dns.addresses(plan)
+    return "".join(f"nameserver {each}\n" for each in servers)
 
 
 def kubelet_config(

@@ -1,13 +1,16 @@
 """The landscape's authoritative DNS server: knot, one zone, updated with RFC 2136 and a TSIG key."""
 
+import hashlib
 import secrets
 from base64 import b64encode
+from collections.abc import Sequence
 
 import dns.asyncquery
 import dns.exception
 import dns.message
 import dns.rcode
 
+from landscape.kernel import has_ipv6
 from landscape.pki import write_secret
 from landscape.plan import Plan
 from landscape.processes import ProcessSpec
@@ -34,14 +37,22 @@ def process(plan: Plan) -> ProcessSpec:
     if not zone_file.exists():
         zone_file.write_text(zone(plan))
     configuration = run_directory / "knot.conf"
-    write_secret(configuration, config(plan, tsig_secret(plan)).encode())
-    return ProcessSpec("dns", ("knotd", "--config", str(configuration)), plan.garden.netns)
+    content = config(plan, tsig_secret(plan), addresses(plan)).encode()
+    write_secret(configuration, content)
+    # ``up`` restarts the server if its configuration has changed.
+    version = {"GARDENER_VERSION": hashlib.sha256(content).hexdigest()[:12]}
+    return ProcessSpec("dns", ("knotd", "--config", str(configuration)), plan.garden.netns, version)
 
 
-def config(plan: Plan, secret: str) -> str:
+def addresses(plan: Plan) -> list[str]:
+    """Addresses of the server, IPv4 first."""
+    return [plan.central_address, *([plan.dns_address_ipv6] if has_ipv6() else [])]
+
+
+def config(plan: Plan, secret: str, listen: Sequence[str]) -> str:
     return f"""server:
   rundir: {plan.run_directory}/dns
-  listen: {plan.central_address}@53
+  listen: [{", ".join(f"{each}@53" for each in listen)}]
   udp-workers: 1
   tcp-workers: 1
   background-workers: 1

@@ -22,6 +22,7 @@ from landscape.cluster import Credentials
 from landscape.code import ROOMS, code_digest
 from landscape.errors import LandscapeError
 from landscape.files import locked, write_if_changed
+from landscape.kernel import has_ipv6
 from landscape.kube import apply, connected
 from landscape.pki import TemporalAuthority
 from landscape.plan import ClusterPlan, Plan
@@ -71,6 +72,7 @@ def controller_deployment(plan: Plan) -> Object:
             seed.name: {
                 "loadBalancerIp": seed.address,
                 "furtherLoadBalancerIps": [plan.further_address(seed.name)],
+                **({"ipv6LoadBalancerIps": plan.gateway_addresses(seed.name)} if has_ipv6() else {}),
             }
             for seed in plan.seeds
         },

@@ -260,6 +260,7 @@ class _Up:
             if cluster_plan.is_zonal:
                 cluster.start_load_balancer()
         if cluster_plan.is_seed:
+            cluster.start_gateway_ipv6()
             with self._progress.step(f"{cluster_plan.name}: DNS and storage"):
                 await seed.deploy(self._plan, cluster_plan, self._processes)
             await asyncio.gather(self._garden_serves.wait(), self._temporal_serves.wait())

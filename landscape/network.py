@@ -67,6 +67,9 @@ async def up(plan: Plan) -> None:
     if has_ipv6():
         link = plan.host_link("cloud")
         routes.append(f"route replace {plan.public_network_ipv6} via {link.right_ipv6} src {link.left_ipv6}")
+        routes.append(f"route replace {plan.dns_address_ipv6}/128 via {plan.host_link('garden').right_ipv6}")
+        for seed in SEEDS:
+            routes += _routes_ipv6(plan, seed, plan.host_link(seed))
     await _batch(None, routes)
     nodes = (_node(seed, node) for seed in plan.seeds if seed.is_zonal for node in seed.nodes)
     await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS), *nodes)
@@ -125,7 +128,9 @@ async def set_seed_links(plan: Plan, seed: str, state: str, interfaces: Sequence
     namespace = plan.cluster(seed).netns
     await _batch(namespace, [f"link set {interface} {state}" for interface in interfaces])
     if state == "up":
-        # Routes through an interface vanish with it.
+        # Routes and addresses of IPv6 of an interface vanish with it, and so do the routes through it.
+        for link in (plan.host_link(seed), plan.cloud_link(seed)):
+            await _link_ipv6(link)
         await _seed(plan, seed)
 
 
@@ -154,15 +159,29 @@ async def _link(link: Link) -> None:
         (link.right_netns, link.right_interface, link.right_address),
     ):
         await _batch(namespace, [f"addr replace {address}/30 dev {interface}", f"link set {interface} up"])
-    if link.ipv6 and has_ipv6():
-        for namespace, interface, address in (
-            (link.left_netns, link.left_interface, link.left_ipv6),
-            (link.right_netns, link.right_interface, link.right_ipv6),
-        ):
-            # A machine may have switched IPv6 off for new interfaces.
-            await _sysctl(namespace, {f"net/ipv6/conf/{interface}/disable_ipv6": "0"})
-            # Without ``nodad``, the kernel would use the address only after a second.
-            await _batch(namespace, [f"addr replace {address}/64 dev {interface} nodad"])
+    await _link_ipv6(link)
+
+
+async def _link_ipv6(link: Link) -> None:
+    if not link.ipv6 or not has_ipv6():
+        return
+    for namespace, interface, address in (
+        (link.left_netns, link.left_interface, link.left_ipv6),
+        (link.right_netns, link.right_interface, link.right_ipv6),
+    ):
+        await _add_ipv6(namespace, interface, f"{address}/64")
+
+
+async def _add_ipv6(namespace: str | None, interface: str, *addresses: str) -> None:
+    # A machine may have switched IPv6 off for new interfaces.
+    await _sysctl(namespace, {f"net/ipv6/conf/{interface}/disable_ipv6": "0"})
+    # Without ``nodad``, the kernel would use the address only after a second.
+    await _batch(namespace, [f"addr replace {each} dev {interface} nodad" for each in addresses])
+
+
+def _routes_ipv6(plan: Plan, seed: str, link: Link) -> list[str]:
+    """Routes to the addresses of IPv6 of a seed's gateways, from the left end of a link to the seed."""
+    return [f"route replace {each}/128 via {link.right_ipv6}" for each in plan.gateway_addresses(seed).values()]
 
 
 async def _garden(plan: Plan) -> None:
@@ -174,6 +193,8 @@ async def _garden(plan: Plan) -> None:
     await _batch(namespace, [*_common(), f"addr replace {plan.central_address}/32 dev lo"])
     if plan.closed:
         await _batch(namespace, [f"addr replace {plan.object_store_address}/32 dev lo"])
+    if has_ipv6():
+        await _add_ipv6(namespace, "lo", f"{plan.dns_address_ipv6}/128")
     if "GARDENER-UI" in await run("iptables-save", "-t", "filter", netns=namespace):
         return
     rules = ["*filter", ":GARDENER-UI - [0:0]", f"-A INPUT -p tcp --dport {port} -j GARDENER-UI"]
@@ -233,13 +254,14 @@ async def _cloud(plan: Plan) -> None:
         await _sysctl(namespace, {"net/bridge/bridge-nf-call-ip6tables": "1"})
         await _machines_ipv6(namespace)
         await _public_ipv6(plan)
+        await _gateways_ipv6(plan)
     await _public(plan, sources[1:])
 
 
 async def _machines_ipv6(namespace: str) -> None:
     """Let machines reach each other by IPv6, and nothing else: no other namespace, and no server of the cloud.
 
-    ``_public_ipv6`` lets them answer users.
+    ``_public_ipv6`` lets them answer users, and ``_gateways_ipv6`` lets them reach gateways of seeds and the DNS server.
 
     A machine must not become the gateway of others, so no router advertisement of machines passes. The rules match the
     bridge and not the addresses of machines, because machines of a Shoot forward packets of its pods to each other. A
@@ -288,6 +310,37 @@ async def _public_ipv6(plan: Plan) -> None:
     await run("ip6tables-restore", "--noflush", stdin="\n".join([*rules, ""]), netns=namespace)
 
 
+async def _gateways_ipv6(plan: Plan) -> None:
+    """Let machines reach gateways of seeds and the DNS server by IPv6, with NAT, and nothing else behind these links.
+
+    A landscape of an earlier version gets these routes and rules, too.
+    """
+    namespace, to_garden = plan.cloud.netns, plan.garden_link("cloud")
+    routes = [f"route replace {plan.dns_address_ipv6}/128 via {to_garden.left_ipv6}"]
+    for seed in SEEDS:
+        routes += _routes_ipv6(plan, seed, plan.cloud_link(seed))
+    await _batch(namespace, routes)
+    if "GARDENER-GATEWAYS" in await run("ip6tables-save", "-t", "filter", netns=namespace):
+        return
+    known = "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
+    links = [to_garden.right_interface, *(plan.cloud_link(seed).left_interface for seed in SEEDS)]
+    opened = f"-A GARDENER-GATEWAYS -s {plan.machine_network_ipv6}"
+    rules = ["*filter", ":GARDENER-GATEWAYS - [0:0]", f"-A GARDENER-GATEWAYS {known}"]
+    rules += [f"{opened} -d {plan.dns_address_ipv6}/128 -p {each} --dport 53 -j ACCEPT" for each in _DNS]
+    for seed in SEEDS:
+        for address in plan.gateway_addresses(seed).values():
+            ports = ",".join(map(str, GATEWAY_PORTS))
+            rules.append(f"{opened} -d {address}/128 -p tcp -m multiport --dports {ports} -j ACCEPT")
+    for link in links:
+        # Before the rule that rejects all that machines send to others.
+        rules.append(f"-I FORWARD 1 -i {POD_BRIDGE} -o {link} -j GARDENER-GATEWAYS")
+        rules.append(f"-I FORWARD 1 -i {link} -o {POD_BRIDGE} {known}")
+    rules += ["COMMIT", "*nat"]
+    # Behind the links, the network of machines has no route.
+    rules += [f"-A POSTROUTING -s {plan.machine_network_ipv6} -o {link} -j MASQUERADE" for link in links]
+    await run("ip6tables-restore", "--noflush", stdin="\n".join([*rules, "COMMIT", ""]), netns=namespace)
+
+
 async def _public(plan: Plan, seeds: Sequence[str]) -> None:
     """Let seeds reach the gateway of a seed that is a Shoot, at its public address, and no other load balancers.
 
@@ -327,6 +380,8 @@ async def _seed(plan: Plan, name: str) -> None:
     further = f"addr replace {plan.further_address(name)}/32 dev lo"
     await _batch(namespace, [*_common(), further, *routes, *_service_routes(seed.services, seed.address)])
     await _sysctl(namespace, _OF_A_NODE)
+    if has_ipv6():
+        await _add_ipv6(namespace, "lo", *(f"{each}/128" for each in plan.gateway_addresses(name).values()))
     own = [seed.pods]
     if seed.is_zonal:
         own.append(seed.node_network)

@@ -1,8 +1,9 @@
 """Addresses, names and paths of a landscape, computed from its name and index.
 
 Nothing here touches the machine. Landscapes differ by index, so several run side by side: each owns one /20 out of
-198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services). Its machines and load
-balancers have addresses of IPv6, too: of a /60 out of 2001:2::/48, which RFC 5180 reserves for such networks.
+198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services). Its machines, its load
+balancers, the gateways of its seeds and its DNS server have addresses of IPv6, too: of a /60 out of 2001:2::/48, which
+RFC 5180 reserves for such networks.
 """
 
 import json
@@ -269,6 +270,11 @@ class Plan:
         return self._address(0, 1)
 
     @property
+    def dns_address_ipv6(self) -> str:
+        """Second address of the central DNS server. No other central service listens there."""
+        return str(self._network_ipv6(9)[1])
+
+    @property
     def temporal_address(self) -> str:
         return f"{self.central_address}:7233"
 
@@ -337,7 +343,7 @@ class Plan:
         return str(self._network_ipv6(8))
 
     def _network_ipv6(self, number: int) -> IPv6Network:
-        """One of the 16 networks of the landscape's /60."""
+        """One of the 16 networks of the landscape's /60. A link has the number of its network of IPv4."""
         first = int(IPv6Network(IPV6_BLOCK).network_address)
         return IPv6Network((first + ((16 * self.index + number) << 64), 64))
 
@@ -420,6 +426,12 @@ class Plan:
         """Second address of a seed's node: for the gateway of a handler of ExposureClasses."""
         return self._address(2 + SEEDS.index(seed), 5)
 
+    def gateway_addresses(self, seed: str) -> dict[str, str]:
+        """Addresses of a seed's gateways: IPv4, and the address of IPv6 that leads to the same gateway."""
+        first = 16 * (1 + SEEDS.index(seed))
+        addresses = self.host_link(seed).right_address, self.further_address(seed)
+        return {each: str(self._network_ipv6(9)[first + number]) for number, each in enumerate(addresses, start=1)}
+
     def _cluster(self, name: str, address: str, netns: str, services: str, pods: str) -> ClusterPlan:
         """A cluster whose only node, if ``pods`` is not empty, is in the network namespace of its control plane."""
         nodes = () if not pods else (self._node(name, address, netns, pods, ZONES[0]),)
@@ -483,7 +495,7 @@ class Plan:
             right_netns=self.netns(cluster),
             right_interface="host",
             right_address=self._address(third, 2),
-            ipv6=str(self._network_ipv6(third)) if cluster == "cloud" else "",
+            ipv6=str(self._network_ipv6(third)),
         )
 
     def garden_link(self, cluster: str) -> Link:
@@ -495,6 +507,7 @@ class Plan:
             right_netns=self.netns(cluster),
             right_interface="garden",
             right_address=self._address(third, 2),
+            ipv6=str(self._network_ipv6(third)) if cluster == "cloud" else "",
         )
 
     def cloud_link(self, seed: str) -> Link:
@@ -506,6 +519,7 @@ class Plan:
             right_netns=self.netns(seed),
             right_interface="cloud",
             right_address=self._address(third, 2),
+            ipv6=str(self._network_ipv6(third)),
         )
 
     def node_link(self, seed: str, zone: str) -> Link:

@@ -18,6 +18,7 @@ from api.resources import ENDPOINT_SLICE, SERVICE
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller
+from kube.objects import ip_family
 from landscape import tcp_load_balancer
 from landscape.code import code_digest
 from landscape.files import write_if_changed
@@ -68,6 +69,8 @@ def balancers(services: Iterable[Object], slices: Iterable[Object]) -> list[Bala
         metadata = service["metadata"]
         own = by_service.get((metadata["namespace"], metadata["name"]), [])
         for address in addresses_of(service) if service["spec"].get("type") == "LoadBalancer" else ():
+            if ip_family(address) == "IPv6":
+                continue  # landscape.gateway_ipv6 accepts its connections
             for port in service["spec"].get("ports") or ():
                 name = f"{metadata['namespace']}.{metadata['name']}.{port.get('name') or port['port']}.{address}"
                 found.append(Balancer(name, address, port["port"], _backends(own, port.get("name") or "")))
