@@ -128,9 +128,11 @@ async def set_seed_links(plan: Plan, seed: str, state: str, interfaces: Sequence
     namespace = plan.cluster(seed).netns
     await _batch(namespace, [f"link set {interface} {state}" for interface in interfaces])
     if state == "up":
-        # Routes and addresses of IPv6 of an interface vanish with it, and so do the routes through it.
+        # Routes through an interface vanish with it, and so do its addresses of IPv6.
         for link in (plan.host_link(seed), plan.cloud_link(seed)):
             await _link_ipv6(link)
+            # The kernel takes no route of IPv6 by a neighbour that it has not found, and asks again after a minute.
+            await _batch(link.left_netns, [f"neigh flush dev {link.left_interface}"])
         await _seed(plan, seed)
 
 
@@ -261,7 +263,7 @@ async def _cloud(plan: Plan) -> None:
 async def _machines_ipv6(namespace: str) -> None:
     """Let machines reach each other by IPv6, and nothing else: no other namespace, and no server of the cloud.
 
-    ``_public_ipv6`` lets them answer users, and ``_gateways_ipv6`` lets them reach gateways of seeds and the DNS server.
+    ``_public_ipv6`` lets them answer users. ``_gateways_ipv6`` lets them reach gateways of seeds, and the DNS server.
 
     A machine must not become the gateway of others, so no router advertisement of machines passes. The rules match the
     bridge and not the addresses of machines, because machines of a Shoot forward packets of its pods to each other. A

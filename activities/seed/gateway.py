@@ -92,8 +92,8 @@ async def gateway_address_ipv6(seed: Caches, namespace: str = gateway.NAMESPACE)
     if address is None:
         raise permanent(
             ErrorCode.CONFIGURATION_PROBLEM,
-            f"Service {namespace}/{gateway.NAME}, the gateway of the Shoot's seed, has no address of IPv6, and a Shoot with "
-            f"IPv6 alone needs one: it has {', '.join(found)}; let the load balancer of the seed give it one "
+            f"the gateway of the Shoot's seed has no address of IPv6, and a Shoot with IPv6 alone needs one: Service "
+            f"{namespace}/{gateway.NAME} of the seed has {', '.join(found)}; configure its load balancer with IPv6 "
             "(provider-local: value ipv6LoadBalancerIps), or choose another seed",
         )
     return address

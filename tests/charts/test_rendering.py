@@ -11,13 +11,15 @@ import yaml
 
 from api import images
 from api.decisions.managed_seeds import changes
-from landscape import workers
+from landscape import extensions, workers
+from landscape.kernel import has_ipv6
 from landscape.plan import Plan
 from tests.unit.landscape.test_configuration import MODELS
 from workers.front_door import FrontDoorConfig
 from workers.gardenlet.config import GardenletConfig
 from workers.lib.runtime import ConfigError, load_config
 from workers.provider_local import access
+from workers.provider_local.config import ProviderLocalConfig
 
 CHARTS = Path(__file__).parents[2] / "charts"
 Object = dict[str, Any]
@@ -193,6 +195,8 @@ def test_rules_for_prometheus_are_those_of_the_directory(chart):
         ("gardener", {"controllerManager": {"replica": 3}}, "replica"),
         ("gardener", {"versioning": {"previous": ["v 1"]}}, "previous"),
         ("provider-local", {"loadBalancerIp": "", "furtherLoadBalancerIps": ["198.18.2.5"]}, "needs loadBalancerIp"),
+        ("provider-local", {"ipv6LoadBalancerIps": {"198.18.2.9": "2001:db8::1"}}, "names 198.18.2.9"),
+        ("provider-local", {"ipv6LoadBalancerIps": {"198.18.18.2": "198.18.2.5"}}, "ipv6LoadBalancerIps"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(chart, values, said):
@@ -226,6 +230,18 @@ def test_provider_local_finds_the_values_of_its_seed():
 
     config = config_of(found)
     assert (config["seedName"], config["loadBalancerIp"]) == ("seed-7", "198.18.7.2")
+
+
+def test_provider_local_knows_the_addresses_of_ipv6_of_its_seed_alone():
+    plan = Plan("a", 1, "1.37.1")
+    values = extensions.controller_deployment(plan)["helm"]["values"]["seeds"]
+    for seed in plan.seeds:
+        found = rendered(
+            "provider-local",
+            {"seedName": "", "loadBalancerIp": "", "seeds": values, "gardener": {"seed": {"name": seed.name}}},
+        )
+        config = ProviderLocalConfig.model_validate(config_of(found))
+        assert config.ipv6_load_balancer_ips == (plan.gateway_addresses(seed.name) if has_ipv6() else {})
 
 
 def test_provider_local_leaves_the_gateways_of_a_seed_without_address_to_its_cloud():

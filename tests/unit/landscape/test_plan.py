@@ -26,6 +26,9 @@ def test_addresses_of_the_default_landscape_are_those_of_the_documentation():
     assert plan.machine_network == "198.18.8.0/22"
     assert plan.machine_network_ipv6 == "2001:2:0:8::/64"
     assert plan.public_network_ipv6 == "2001:2:0:4::/64"
+    assert plan.dns_address_ipv6 == "2001:2:0:9::1"
+    assert plan.gateway_addresses("seed-1") == {"198.18.2.2": "2001:2:0:9::11", "198.18.2.5": "2001:2:0:9::12"}
+    assert plan.gateway_addresses("seed-2") == {"198.18.3.2": "2001:2:0:9::21", "198.18.3.5": "2001:2:0:9::22"}
     assert plan.dns_zone == "default.garden.test"
     assert plan.cluster("seed-2").pods == "100.96.2.0/24"
     assert plan.cluster("seed-2").dns_address == "100.64.2.10"
@@ -167,7 +170,8 @@ def test_files_next_to_the_landscapes_are_ignored(tmp_path: Path):
 
 
 def _networks_ipv6(plan: Plan) -> list[IPv6Network]:
-    texts = [plan.machine_network_ipv6, plan.public_network_ipv6, plan.cloud.services_ipv6]
+    texts = [plan.machine_network_ipv6, plan.public_network_ipv6, plan.cloud.services_ipv6, plan.dns_address_ipv6]
+    texts += (each for seed in SEEDS for each in plan.gateway_addresses(seed).values())
     return [IPv6Network(each) for each in (*texts, *(link.ipv6 for link in plan.links if link.ipv6))]
 
 

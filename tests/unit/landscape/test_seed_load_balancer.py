@@ -54,6 +54,16 @@ def test_an_address_leads_to_the_ready_pods_of_its_service() -> None:
     ]
 
 
+def test_an_address_of_ipv6_is_left_to_the_process_that_has_it() -> None:
+    """Two processes would accept connections at the same address and port."""
+    both = service("gateway")
+    both["status"]["loadBalancer"]["ingress"].append({"ip": "2001:2:0:9::11"})
+
+    found = balancers([both], [endpoint_slice("gateway", p1=True)])
+
+    assert {each.address for each in found} == {"198.18.2.2"}
+
+
 class Pods:
     """Servers that answer each connection with their address, and keep it open."""
 
