@@ -36,7 +36,7 @@ async def pod(port: int) -> AsyncIterator[None]:
 
 
 async def answer(port: int) -> bytes:
-    """What comes back from the address of IPv6; empty if the connection ends before."""
+    """Answer from the address of IPv6; empty if the connection ends before."""
     try:
         reader, writer = await asyncio.open_connection(ADDRESS_IPV6, port)
     except ConnectionError:
