@@ -21,8 +21,8 @@ from api.local import CloudProfileConfig
 from api.resources import NAMESPACE, SECRET
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
-from landscape import containerd, extensions, garden, kernel, object_store, registry, temporal, workers
-from landscape.cluster import kubelet_config
+from landscape import containerd, dns, extensions, garden, kernel, object_store, registry, temporal, workers
+from landscape.cluster import kubelet_config, resolv_conf
 from landscape.errors import LandscapeError
 from landscape.pki import KeyPair
 from landscape.plan import Plan
@@ -328,3 +328,27 @@ def test_pods_of_seeds_wait_for_the_rules_of_their_node(plan):
     assert (plugins[1]["socket"], plugins[0]["ipam"]["ranges"]) == (agent["socket"], [[{"subnet": agent["pods"]}]])
     assert len(plugins[1]["socket"]) < 108
     assert len(json.loads(containerd.cni_config(node, enforces=False))["plugins"]) == 1
+
+
+def test_machines_know_both_addresses_of_the_dns_server_and_seeds_one(plan, monkeypatch):
+    """Pods of a Shoot with IPv6 alone reach the second one only; a seed has no way to it."""
+    monkeypatch.setattr(dns, "has_ipv6", lambda: True)
+    assert resolv_conf(plan, plan.cloud) == "nameserver 198.18.16.1\nnameserver 2001:2:0:19::1\n"
+    assert resolv_conf(plan, plan.seeds[0]) == "nameserver 198.18.16.1\n"
+
+    monkeypatch.setattr(dns, "has_ipv6", lambda: False)
+    assert resolv_conf(plan, plan.cloud) == "nameserver 198.18.16.1\n"
+
+
+def test_the_dns_server_is_replaced_when_it_gets_an_address_of_ipv6(plan, monkeypatch):
+    """``up`` of a new version finds the server of an earlier one, with the same arguments."""
+    monkeypatch.setattr(dns, "has_ipv6", lambda: False)
+    before = dns.process(plan)
+    monkeypatch.setattr(dns, "has_ipv6", lambda: True)
+
+    after = dns.process(plan)
+
+    assert after.argv == before.argv
+    assert after != before
+    assert dns.process(plan) == after
+    assert "listen: [198.18.16.1@53, 2001:2:0:19::1@53]" in Path(after.argv[2]).read_text()
