@@ -32,7 +32,7 @@ class CloudProfileConfig(ApiModel):
     """CIDR from which machines get their addresses."""
     machine_network_ipv6: str = Field(default="", alias="machineNetworkIPv6")
     """CIDR from which each machine gets a second address, of IPv6. Empty: the machines of this cloud have IPv4 only,
-    and it refuses Shoots with both families."""
+    and it refuses Shoots with IPv6."""
     images_directory: str = ""
     """Directory on the cloud's host with image archives, mounted read-only into each machine."""
     disks_directory: str = ""
@@ -76,11 +76,6 @@ class MachineProviderSpec(ApiModel):
 def infrastructure_namespace(technical_id: str) -> str:
     """Namespace of the cloud cluster that holds the machines of a shoot."""
     return f"infra-{technical_id}"
-
-
-def is_dual_stack(shoot: Mapping[str, Any]) -> bool:
-    """Whether the networks of a Shoot, as an API object, have both families."""
-    return "IPv6" in ((shoot["spec"].get("networking") or {}).get("ipFamilies") or ())
 
 
 def ipv6_networks(uid: str) -> tuple[str, str]:

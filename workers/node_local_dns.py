@@ -1,14 +1,16 @@
 """Routes a node's DNS requests: to the DNS server on the node while it answers, otherwise to the cluster's CoreDNS.
 
-The addresses of the DNS server are addresses of the node. While the server answers, iptables rules exclude packets to
-these addresses from connection tracking. So kube-proxy does not translate them to a Service, and they reach the server
-on the node. Without the rules, kube-proxy forwards the requests to CoreDNS.
+The addresses of the DNS server, all of one IP family, are addresses of the node. While the server answers, iptables
+rules exclude packets to these addresses from connection tracking. So kube-proxy does not translate them to a Service,
+and they reach the server on the node. Without the rules, kube-proxy forwards the requests to CoreDNS.
 """
 
 import asyncio
+import ipaddress
 import logging
 
 import aiohttp
+from pydantic import Field
 
 from api.model import ApiModel
 from workers.lib.runtime import Health, HealthConfig, load_config, run_until_signal
@@ -23,11 +25,16 @@ _LOOK_SECONDS = 1.0
 class NodeLocalDnsConfig(ApiModel):
     """Content of ``config.yaml``. The process must run in the node's network namespace, as its administrator."""
 
-    addresses: tuple[str, ...]
+    addresses: tuple[str, ...] = Field(min_length=1)
     """Addresses that the DNS server on the node listens on."""
     server: str
     """URL that answers with status 200 while the DNS server works."""
     health: HealthConfig = HealthConfig()
+
+    @property
+    def tool(self) -> str:
+        """Command for the packet filter of the addresses' family."""
+        return "ip6tables" if ":" in self.addresses[0] else "iptables"
 
 
 async def run(config_path: str) -> None:
@@ -35,7 +42,7 @@ async def run(config_path: str) -> None:
     config = load_config(NodeLocalDnsConfig, config_path)
     health = Health()
     runner = await health.serve(config.health)
-    await prepare()
+    await prepare(config)
     health.ready = True
     try:
         await run_until_signal(lead(config))
@@ -51,39 +58,50 @@ async def lead(config: NodeLocalDnsConfig) -> None:
         while True:
             answers = await _answers(session, config.server)
             if answers != led:
-                await _iptables_restore(rules(config.addresses if answers else ()))
+                await _restore(config, rules(config.addresses if answers else ()))
                 _log.info("DNS requests go to %s", "this node's server" if answers else "the cluster's")
                 led = answers
             await asyncio.sleep(_LOOK_SECONDS)  # the clock of a poll
 
 
 def rules(addresses: tuple[str, ...]) -> str:
-    """Input of ``iptables-restore --noflush``: the chain with the rules for these addresses, and no other rules."""
+    """The chain with the rules for these addresses, and no other rules.
+
+    It is input of ``iptables-restore --noflush``, or with addresses of IPv6 of ``ip6tables-restore``.
+    """
     lines = [
         f"-A {_CHAIN} {match} -j CT --notrack"
         for address in addresses
         for protocol in ("udp", "tcp")
-        for match in (f"-d {address}/32 -p {protocol} --dport 53", f"-s {address}/32 -p {protocol} --sport 53")
+        for match in (
+            f"-d {_alone(address)} -p {protocol} --dport 53",
+            f"-s {_alone(address)} -p {protocol} --sport 53",
+        )
     ]
     return "\n".join(("*raw", f":{_CHAIN} - [0:0]", *lines, "COMMIT", ""))
 
 
-async def prepare() -> None:
+async def prepare(config: NodeLocalDnsConfig) -> None:
     """Create the empty chain, and make all packets pass it. A second run finds the jumps to the chain."""
-    await _iptables_restore(rules(()))
+    await _restore(config, rules(()))
     for entrance in _ENTRANCES:
-        if await _run("iptables", "--wait", "-t", "raw", "-C", entrance, "-j", _CHAIN):
-            await _must("iptables", "--wait", "-t", "raw", "-I", entrance, "-j", _CHAIN)
+        if await _run(config.tool, "--wait", "-t", "raw", "-C", entrance, "-j", _CHAIN):
+            await _must(config.tool, "--wait", "-t", "raw", "-I", entrance, "-j", _CHAIN)
 
 
 async def give_back(config: NodeLocalDnsConfig) -> None:
     """Remove everything from the node: first the rules, so that CoreDNS gets all requests, then the addresses."""
-    await _iptables_restore(rules(()))
+    await _restore(config, rules(()))
     for entrance in _ENTRANCES:
-        await _run("iptables", "--wait", "-t", "raw", "-D", entrance, "-j", _CHAIN)
-    await _run("iptables", "--wait", "-t", "raw", "-X", _CHAIN)
+        await _run(config.tool, "--wait", "-t", "raw", "-D", entrance, "-j", _CHAIN)
+    await _run(config.tool, "--wait", "-t", "raw", "-X", _CHAIN)
     for address in config.addresses:
-        await _run("ip", "address", "delete", f"{address}/32", "dev", "lo")
+        await _run("ip", "address", "delete", _alone(address), "dev", "lo")
+
+
+def _alone(address: str) -> str:
+    """Network with this address alone."""
+    return str(ipaddress.ip_network(address))
 
 
 async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
@@ -94,8 +112,8 @@ async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
         return False
 
 
-async def _iptables_restore(text: str) -> None:
-    await _must("iptables-restore", "--wait", "--noflush", stdin=text)
+async def _restore(config: NodeLocalDnsConfig, text: str) -> None:
+    await _must(f"{config.tool}-restore", "--wait", "--noflush", stdin=text)
 
 
 async def _must(*argv: str, stdin: str = "") -> None:

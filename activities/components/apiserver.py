@@ -25,6 +25,13 @@ ADVERTISE_ADDRESS = "240.0.0.1"
 The address belongs to no network (class E) and is the same in every seed, so a move of the control plane changes
 nothing on nodes.
 """
+ADVERTISE_ADDRESS_IPV6 = "fd30:1319:f1e:230c::1"
+"""The same for Shoots with IPv6 alone: the API server refuses an address of another family than its Services have.
+
+IPv6 has no range like class E that kernels route and that no network may have. The address is a unique local one, of a
+random /48 out of which Gardener's node-local DNS has its address, too (RFC 4193). Addresses of ``::1/128`` and
+``fe80::/10`` are refused by the API server as endpoints.
+"""
 SELECT = base.control_plane_labels("kubernetes", "apiserver")
 
 VPN_HOST = "vpn-seed-server"
@@ -436,7 +443,7 @@ def _flags(server: ApiServer) -> list[str]:
     config = _CONFIG
     flags = {
         "admission-control-config-file": f"{config}/admission/admission-configuration.yaml",
-        "advertise-address": server.node_address or ADVERTISE_ADDRESS,
+        "advertise-address": server.node_address or advertise_address(server.service_cidrs),
         "allow-privileged": "true",
         "audit-log-format": "json",
         # To stdout, with the other logs, so that no file fills the disk of the node.
@@ -531,6 +538,11 @@ def _flags(server: ApiServer) -> list[str]:
         f"--service-account-issuer={issuer}"
         for issuer in dict.fromkeys(issuers)
     ]
+
+
+def advertise_address(service_cidrs: Sequence[str]) -> str:
+    """Address of the endpoint of Service ``kubernetes``: of the first family of Services."""
+    return ADVERTISE_ADDRESS_IPV6 if ":" in service_cidrs[0] else ADVERTISE_ADDRESS
 
 
 def _etcd_flags(server: ApiServer) -> dict[str, str]:

@@ -26,6 +26,12 @@ class ApiServerProxy:
     """Namespace of the control plane in its seed."""
     gateway_host: str
     """Name of the API server. DNS resolves it to the gateway of the seed that hosts the control plane."""
+    ipv6: bool = False
+    """Whether pods have addresses of IPv6 alone."""
+
+    @property
+    def address(self) -> str:
+        return apiserver.ADVERTISE_ADDRESS_IPV6 if self.ipv6 else apiserver.ADVERTISE_ADDRESS
 
 
 def objects(proxy: ApiServerProxy) -> list[Manifest]:
@@ -37,14 +43,14 @@ def objects(proxy: ApiServerProxy) -> list[Manifest]:
         "data": {"envoy.json": base.to_json(_envoy(proxy))},
     }
     return [
-        *_endpoint(),
+        *_endpoint(proxy),
         base.service_account(NAME, NAMESPACE),
         config_map,
         _daemon_set(proxy, base.checksum(config_map["data"])),
     ]
 
 
-def _endpoint() -> list[Manifest]:
+def _endpoint(proxy: ApiServerProxy) -> list[Manifest]:
     """The endpoint of ``default/kubernetes``: an EndpointSlice, and Endpoints for clients that still read those."""
     port = {"name": "https", "port": apiserver.PORT, "protocol": "TCP"}
     return [
@@ -54,14 +60,14 @@ def _endpoint() -> list[Manifest]:
             "metadata": base.metadata(
                 "kubernetes", "default", labels={"endpointslice.kubernetes.io/skip-mirror": "true"}
             ),
-            "subsets": [{"addresses": [{"ip": apiserver.ADVERTISE_ADDRESS}], "ports": [port]}],
+            "subsets": [{"addresses": [{"ip": proxy.address}], "ports": [port]}],
         },
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": base.metadata("kubernetes", "default", labels={"kubernetes.io/service-name": "kubernetes"}),
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": [apiserver.ADVERTISE_ADDRESS], "conditions": {"ready": True}}],
+            "addressType": "IPv6" if proxy.ipv6 else "IPv4",
+            "endpoints": [{"addresses": [proxy.address], "conditions": {"ready": True}}],
             "ports": [port],
         },
     ]
@@ -70,10 +76,10 @@ def _endpoint() -> list[Manifest]:
 def _envoy(proxy: ApiServerProxy) -> Manifest:
     where = f"kube-apiserver.{proxy.control_plane}.svc.cluster.local:443"
     tunnel = envoy.tunnel(where, gateway.PROXY_HEADER, gateway.proxy_header(proxy.control_plane))
-    cluster = envoy.dns_cluster("gateway", proxy.gateway_host, gateway.PROXY_PORT, refreshed="30s")
+    cluster = envoy.dns_cluster("gateway", proxy.gateway_host, gateway.PROXY_PORT, refreshed="30s", ipv6=proxy.ipv6)
     filters = [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]
     return envoy.bootstrap(
-        listeners=[envoy.listener("apiserver", apiserver.ADVERTISE_ADDRESS, 443, [{"filters": filters}])],
+        listeners=[envoy.listener("apiserver", proxy.address, 443, [{"filters": filters}])],
         clusters=[cluster],
         metrics_address="127.0.0.1",
         metrics_port=_METRICS_PORT,
@@ -84,7 +90,7 @@ def _daemon_set(proxy: ApiServerProxy, checksum: str) -> Manifest:
     add_address = base.container(
         "address",
         images.GARDENER,
-        ["ip", "address", "replace", f"{apiserver.ADVERTISE_ADDRESS}/32", "dev", "lo"],
+        ["ip", "address", "replace", f"{proxy.address}/{128 if proxy.ipv6 else 32}", "dev", "lo"],
         cpu="10m",
         memory="8Mi",
         security={

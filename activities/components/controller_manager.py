@@ -187,6 +187,8 @@ def _flags(manager: ControllerManager) -> list[str]:
 def _node_cidr_flags(manager: ControllerManager, mask: str) -> dict[str, str]:
     """Sizes of the networks that each node gets for its pods; Kubernetes has flags of their own for two IP families."""
     if len(manager.pod_cidrs) == 1:
+        if ":" in manager.pod_cidrs[0]:
+            return {"node-cidr-mask-size-ipv6": _IPV6_MASK}
         return {"node-cidr-mask-size": mask}
     return {"node-cidr-mask-size-ipv4": mask, "node-cidr-mask-size-ipv6": _IPV6_MASK}
 

@@ -103,12 +103,15 @@ def static_cluster(name: str, address: str, port: int, *, connect_timeout: str =
     }
 
 
-def dns_cluster(name: str, host: str, port: int, *, refreshed: str) -> Manifest:
-    """A cluster whose host name is resolved again after this time, so that it follows the name to another seed."""
+def dns_cluster(name: str, host: str, port: int, *, refreshed: str, ipv6: bool = False) -> Manifest:
+    """A cluster whose host name is resolved again after this time, so that it follows the name to another seed.
+
+    ``ipv6``: connect to addresses of IPv6, and not to those of IPv4.
+    """
     return {
         "name": name,
         "type": "LOGICAL_DNS",
-        "dns_lookup_family": "V4_ONLY",
+        "dns_lookup_family": "V6_ONLY" if ipv6 else "V4_ONLY",
         "dns_refresh_rate": refreshed,
         "connect_timeout": "5s",
         "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},

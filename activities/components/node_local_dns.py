@@ -20,6 +20,11 @@ NAMESPACE = "kube-system"
 SELECT = {"k8s-app": NAME}
 ADDRESS = "169.254.20.10"
 """Link-local address: on each node it belongs to the node's own server."""
+ADDRESS_IPV6 = "fd30:1319:f1e:230b::1"
+"""The same for Shoots with IPv6 alone: a link-local address of IPv6 would need the name of an interface.
+
+Source: Gardener's NodeLocalIPVSIPv6Address.
+"""
 
 _UPSTREAM = "kube-dns-upstream"
 _UPSTREAM_ADDRESS = "{$KUBE_DNS_UPSTREAM_SERVICE_HOST}"
@@ -42,8 +47,27 @@ class Server:
     """True if kube-proxy uses IPVS: then only kube-proxy may assign the addresses of Services to a node."""
 
     @property
+    def ipv6(self) -> bool:
+        """Whether pods have addresses of IPv6 alone."""
+        return ":" in self.cluster_dns
+
+    @property
+    def address(self) -> str:
+        return address(ipv6=self.ipv6)
+
+    @property
+    def health(self) -> str:
+        """Address and port of the server's health check."""
+        return f"{f'[{self.address}]' if self.ipv6 else self.address}:{_HEALTH_PORT}"
+
+    @property
     def addresses(self) -> list[str]:
-        return [ADDRESS] if self.ipvs else [ADDRESS, self.cluster_dns]
+        return [self.address] if self.ipvs else [self.address, self.cluster_dns]
+
+
+def address(*, ipv6: bool) -> str:
+    """Address that belongs to the DNS server of each node. ``ipv6``: whether pods have addresses of IPv6 alone."""
+    return ADDRESS_IPV6 if ipv6 else ADDRESS
 
 
 def is_wanted(shoot_spec: Mapping[str, Any]) -> bool:
@@ -58,7 +82,7 @@ def objects(server: Server) -> list[Manifest]:
     """Objects of the shoot, for a ManagedResource."""
     way = {
         "addresses": server.addresses,
-        "server": f"http://{ADDRESS}:{_HEALTH_PORT}/health",
+        "server": f"http://{server.health}/health",
         "health": {"address": _LOOPBACK, "port": _WAY_PORT},
     }
     files = {"Corefile": _corefile(server), "config.yaml": base.to_json(way)}
@@ -77,7 +101,7 @@ def _corefile(server: Server) -> str:
     common = f"{bind}\n  errors\n  loop\n  reload\n  prometheus :{_METRICS_PORT}"
     custom = "import custom/*.override"
     blocks = {
-        "cluster.local": f"{custom}\n  health {ADDRESS}:{_HEALTH_PORT} {{\n    lameduck 5s\n  }}\n"
+        "cluster.local": f"{custom}\n  health {server.health} {{\n    lameduck 5s\n  }}\n"
         f"  cache {{\n    success 9984 30\n    denial 9984 5\n  }}\n  {to_cluster}",
         "in-addr.arpa": f"cache 30\n  {to_cluster}",
         "ip6.arpa": f"cache 30\n  {to_cluster}",
@@ -102,7 +126,11 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
     addresses = base.container(
         "addresses",
         images.GARDENER,
-        ["sh", "-ec", "\n".join(f"ip address replace {each}/32 dev lo" for each in server.addresses)],
+        [
+            "sh",
+            "-ec",
+            "\n".join(f"ip address replace {each}/{128 if server.ipv6 else 32} dev lo" for each in server.addresses),
+        ],
         cpu="5m",
         memory="10Mi",
         security=network,
@@ -118,7 +146,7 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
         writable={"lock": _LOCK, "tmp": "/tmp"},
         security=network,
     )
-    healthy = base.http_probe("/health", _HEALTH_PORT, scheme="HTTP", host=ADDRESS, period=2)
+    healthy = base.http_probe("/health", _HEALTH_PORT, scheme="HTTP", host=server.address, period=2)
     main = base.container(
         "node-cache",
         images.COREDNS,

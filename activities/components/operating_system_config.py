@@ -37,14 +37,17 @@ _KUBELET_CA = f"{_KUBELET}/ca.crt"
 
 _ADDRESSES = f"{_KUBELET}/node_addresses"
 _FIND_ADDRESSES = f"{_KUBELET}/config/find-node-addresses"
+_FIND_DEVICE = """\
+set -eu
+device=$(ip -4 -oneline route show default | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p' | head -n 1)
+address() {
+    ip "$1" -oneline address show dev "$device" scope global | sed -n 's/.* inet6* \\([^/ ]*\\).*/\\1/p' | head -n 1
+}
+"""
 _FIND_ADDRESSES_SCRIPT = f"""\
 #!/bin/sh
 # Write the addresses of this node, one of each IP family: the kubelet finds that of IPv4 alone by itself.
-set -eu
-device=$(ip -4 -oneline route show default | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p' | head -n 1)
-address() {{
-    ip "$1" -oneline address show dev "$device" scope global | sed -n 's/.* inet6* \\([^/ ]*\\).*/\\1/p' | head -n 1
-}}
+{_FIND_DEVICE}\
 ipv4=$(address -4)
 ipv6=$(address -6)
 if [ -z "$ipv4" ] || [ -z "$ipv6" ]; then
@@ -52,6 +55,17 @@ if [ -z "$ipv4" ] || [ -z "$ipv6" ]; then
     exit 1
 fi
 echo "NODE_ADDRESSES=--node-ip=$ipv4,$ipv6" > {_ADDRESSES}
+"""
+_FIND_IPV6_SCRIPT = f"""\
+#!/bin/sh
+# Write the address of IPv6 of this node: the kubelet would take that of IPv4, which the machine has beside it.
+{_FIND_DEVICE}\
+ipv6=$(address -6)
+if [ -z "$ipv6" ]; then
+    echo "interface '$device' has no address of IPv6" >&2
+    exit 1
+fi
+echo "NODE_ADDRESSES=--node-ip=$ipv6" > {_ADDRESSES}
 """
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -98,6 +112,12 @@ _KERNEL_SETTINGS = {
     "net.ipv4.conf.all.forwarding": "1",
     "net.ipv4.neigh.default.gc_thresh1": "0",
 }
+_KERNEL_SETTINGS_IPV6 = {
+    "net.ipv6.conf.all.forwarding": "1",
+    # Addresses of this interface are those of apiserver-proxy and of the DNS server on the node.
+    "net.ipv6.conf.lo.disable_ipv6": "0",
+}
+"""Further settings of nodes with IPv6 alone."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +153,14 @@ class NodeConfig:
         return f"/opt/kubernetes/{self.kubernetes_version}/kubelet"
 
     @property
-    def dual_stack(self) -> bool:
-        """Whether the node has an address of each IP family."""
-        return dual_stack.is_wanted(self.shoot)
+    def finds_addresses(self) -> bool:
+        """Whether the kubelet must be told the addresses of its node: by itself it takes that of IPv4 alone."""
+        return dual_stack.has_ipv6(self.shoot)
+
+    @property
+    def ipv6_alone(self) -> bool:
+        """Whether the node, its pods and Services have addresses of IPv6 alone."""
+        return dual_stack.is_ipv6_alone(self.shoot)
 
     @property
     def cluster_dns(self) -> str:
@@ -145,7 +170,10 @@ class NodeConfig:
         """
         spec = self.shoot["spec"]
         if node_local_dns.is_wanted(spec) and kube_proxy.uses_ipvs(spec):
-            return node_local_dns.ADDRESS
+            return node_local_dns.address(ipv6=self.ipv6_alone)
+        if self.ipv6_alone:
+            # The Infrastructure has named it.
+            return coredns.cluster_dns_address(self.shoot["status"]["networking"]["services"][0])
         return coredns.cluster_dns_address(spec["networking"]["services"].split(",")[0])
 
 
@@ -182,7 +210,8 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             }
         },
     }
-    settings = {**_KERNEL_SETTINGS, **(node.pool.get("sysctls") or {})}
+    ipv6 = _KERNEL_SETTINGS_IPV6 if node.ipv6_alone else {}
+    settings = {**_KERNEL_SETTINGS, **ipv6, **(node.pool.get("sysctls") or {})}
     sysctl = "".join(f"{name} = {value}\n" for name, value in sorted(settings.items()))
     return {
         **_common(node),
@@ -411,10 +440,11 @@ def _agent_files(node: NodeConfig) -> list[dict[str, Any]]:
 
 
 def _kubelet_files(node: NodeConfig) -> list[dict[str, Any]]:
+    script = _FIND_IPV6_SCRIPT if node.ipv6_alone else _FIND_ADDRESSES_SCRIPT
     return [
         _file(_KUBELET_CA, node.kubelet_ca),
         _file(_KUBELET_CONFIG, _canonical(kubelet_configuration(node))),
-        *([_file(_FIND_ADDRESSES, _FIND_ADDRESSES_SCRIPT, 0o755)] if node.dual_stack else []),
+        *([_file(_FIND_ADDRESSES, script, 0o755)] if node.finds_addresses else []),
     ]
 
 
@@ -439,7 +469,7 @@ def _units(node: NodeConfig, containerd_drop_ins: Sequence[Mapping[str, str]] = 
             "filePaths": [
                 _KUBELET_CONFIG,
                 *_ca_of_kubelet(node),
-                *([_FIND_ADDRESSES] if node.dual_stack else []),
+                *([_FIND_ADDRESSES] if node.finds_addresses else []),
                 node.kubelet_path,
             ],
         },
@@ -472,10 +502,10 @@ def _kubelet_unit(node: NodeConfig) -> str:
         "--node-labels=" + ",".join(f"{name}={value}" for name, value in sorted(node_labels(node).items())),
         "--v=2",
     ]
-    if node.dual_stack:
+    if node.finds_addresses:
         options.append("$NODE_ADDRESSES")
     command = " \\\n    ".join([node.kubelet_path, *options, "$KUBELET_EXTRA_ARGS"])
-    addresses = f"\nEnvironmentFile=-{_ADDRESSES}\nExecStartPre={_FIND_ADDRESSES}" if node.dual_stack else ""
+    addresses = f"\nEnvironmentFile=-{_ADDRESSES}\nExecStartPre={_FIND_ADDRESSES}" if node.finds_addresses else ""
     return f"""\
 [Unit]
 Description=kubelet

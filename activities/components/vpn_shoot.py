@@ -44,7 +44,7 @@ rm -f /run/vpn/connected@
 
 # The gateway's name may lead elsewhere while the old gateway still answers: in a seed that is cut off from all but us.
 # The proxy beside us, by which we dial, knows it a little later.
-addresses() { getent ahostsv4 "$GATEWAY" | cut -d' ' -f1 | sort -u; }
+addresses() { getent @hosts "$GATEWAY" | cut -d' ' -f1 | sort -u; }
 follow() {
   known=$(addresses)
   while sleep 10; do
@@ -101,6 +101,8 @@ class VpnShoot:
     tls_auth: bytes = field(repr=False)
     servers: Sequence[str] = (gateway.VPN_SERVERS[0],)
     """Names of the VPN servers. Each client pod has a tunnel to each of them."""
+    ipv6: bool = False
+    """Whether the pods have addresses of IPv6 alone. Inside the tunnels there are addresses of IPv4 in any case."""
 
     @property
     def interfaces(self) -> str:
@@ -116,7 +118,7 @@ def objects(vpn: VpnShoot) -> list[Manifest]:
         "kind": "ConfigMap",
         "metadata": base.metadata(NAME, NAMESPACE, labels=SELECT),
         "data": {
-            **{name: text for index in range(len(vpn.servers)) for name, text in _tunnel_files(index).items()},
+            **{name: text for index in range(len(vpn.servers)) for name, text in _tunnel_files(vpn, index).items()},
             **DRAIN_FILE,
             "envoy.json": base.to_json(proxy_config(vpn)),
         },
@@ -135,13 +137,14 @@ def _suffix(index: int) -> str:
     return f"-{index}" if index else ""
 
 
-def _tunnel_files(index: int) -> dict[str, str]:
+def _tunnel_files(vpn: VpnShoot, index: int) -> dict[str, str]:
     """Files of the tunnel to one server, by name. ``@`` in the templates stands for the suffix of the tunnel."""
     suffix = _suffix(index)
+    start = _START.replace("@hosts", "ahostsv6" if vpn.ipv6 else "ahostsv4")
     openvpn = _OPENVPN.replace("@port", str(_DIAL_PORT + index)).replace("@tun", f"tun{index}")
     return {
         f"openvpn{suffix}.conf": openvpn.replace("@", suffix),
-        f"start{suffix}.sh": _START.replace("@", suffix),
+        f"start{suffix}.sh": start.replace("@", suffix),
         f"up{suffix}.sh": _UP.replace("@", suffix),
         f"down{suffix}.sh": _DOWN.replace("@", suffix),
     }
@@ -177,7 +180,8 @@ def proxy_config(vpn: VpnShoot) -> Manifest:
 
     OpenVPN could send the CONNECT itself, but needs two seconds for it.
     """
-    cache = {"name": "shoot", "dns_lookup_family": "V4_ONLY"}
+    cache = {"name": "shoot", "dns_lookup_family": "V6_ONLY" if vpn.ipv6 else "V4_ONLY"}
+    gateways = envoy.dns_cluster("gateway", vpn.gateway_host, gateway.VPN_PORT, refreshed=_RESOLVED, ipv6=vpn.ipv6)
     forward = {
         "name": "envoy.filters.http.dynamic_forward_proxy",
         "typed_config": envoy.typed("filters.http.dynamic_forward_proxy.v3.FilterConfig", dns_cache_config=cache),
@@ -203,7 +207,8 @@ def proxy_config(vpn: VpnShoot) -> Manifest:
             envoy.listener("connect", "0.0.0.0", PROXY_PORT, [{"filters": [connect]}]),
             *(_dial(vpn, index) for index in range(len(vpn.servers))),
         ],
-        clusters=[cluster, envoy.dns_cluster("gateway", vpn.gateway_host, gateway.VPN_PORT, refreshed=_RESOLVED)],
+        clusters=[cluster, gateways],
+        metrics_address="::" if vpn.ipv6 else "0.0.0.0",
     )
 
 

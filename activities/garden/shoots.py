@@ -492,7 +492,7 @@ class ShootActivities:
             skip_cleanup=is_true(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
             managed_issuer=is_managed(annotations),
             ssh_access=ssh.has_access(live),
-            dual_stack=dual_stack.is_wanted(live),
+            dual_stack=dual_stack.has_ipv6(live),
             failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
             credentials=await self._credentials_version(live),
         )

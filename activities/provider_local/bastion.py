@@ -22,6 +22,7 @@ from activities.provider_local.computers import computer_pod, user_data_name, us
 from activities.provider_local.infrastructure import cloud_profile_config
 from activities.provider_local.provider import MANAGER
 from api import images
+from api.decisions import dual_stack
 from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
 from api.local import infrastructure_namespace
@@ -63,6 +64,20 @@ ip6tables-restore <<RULES
 COMMIT
 RULES
 """
+_TO_MACHINES_BY_IPV6 = """\
+ip6tables-restore --noflush <<RULES
+*filter
+-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+-A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-solicitation -j ACCEPT
+-A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-advertisement -j ACCEPT
+-A OUTPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+-A OUTPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-solicitation -j ACCEPT
+-A OUTPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-advertisement -j ACCEPT
+-A OUTPUT -d $MACHINES_IPV6 -p tcp --dport 22 -j ACCEPT
+COMMIT
+RULES
+"""
+"""More rules for a Shoot with IPv6 alone: users know no other addresses of its machines."""
 
 
 class BastionActuator(CloudActuator):
@@ -79,7 +94,9 @@ class BastionActuator(CloudActuator):
         credentials = await self._required_credentials(extension)
         name, namespace = _name(extension), infrastructure_namespace(extension.namespace)
         user_data = user_data_secret(name, namespace, base64.b64decode(extension.spec["userData"]), {LABEL: name})
-        pod = bastion_pod(name, namespace, cloud_profile_config(extension).machine_network)
+        profile = cloud_profile_config(extension)
+        ipv6 = profile.machine_network_ipv6 if dual_stack.is_ipv6_alone(extension.shoot) else ""
+        pod = bastion_pod(name, namespace, profile.machine_network, ipv6)
         async with self._cloud(extension, credentials, f"making bastion {namespace}/{name} in the cloud") as cloud:
             # First of all the rules: no moment may exist at which the machine is open to others.
             await cloud.apply(service(name, namespace, sources), manager=MANAGER)
@@ -175,8 +192,11 @@ def service(name: str, namespace: str, sources: list[str]) -> Object:
     }
 
 
-def bastion_pod(name: str, namespace: str, machine_network: str) -> Object:
-    """Pod that is the bastion. Its rules are there before its first process starts."""
+def bastion_pod(name: str, namespace: str, machine_network: str, machine_network_ipv6: str = "") -> Object:
+    """Pod that is the bastion. Its rules are there before its first process starts.
+
+    ``machine_network_ipv6``: network of machines with which it connects by IPv6, too; empty: it uses no IPv6.
+    """
     pod = computer_pod(
         name,
         namespace,
@@ -189,8 +209,11 @@ def bastion_pod(name: str, namespace: str, machine_network: str) -> Object:
         "name": "firewall",
         "image": images.MACHINE,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["/bin/bash", "-c", _FIREWALL],
-        "env": [{"name": "MACHINES", "value": machine_network}],
+        "command": ["/bin/bash", "-c", _FIREWALL + (_TO_MACHINES_BY_IPV6 if machine_network_ipv6 else "")],
+        "env": [
+            {"name": "MACHINES", "value": machine_network},
+            *([{"name": "MACHINES_IPV6", "value": machine_network_ipv6}] if machine_network_ipv6 else []),
+        ],
         "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}},
     }
     [computer] = pod["spec"]["containers"]

@@ -10,6 +10,7 @@ from activities.errors import permanent, transient
 from activities.extension import Extension, required_secret_data, secret_data
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.provider import MANAGER, LocalActuator, provider_section
+from api.decisions import dual_stack
 from api.errors import ErrorCode
 from api.labels import pod_security
 from api.local import (
@@ -18,7 +19,6 @@ from api.local import (
     InfrastructureStatus,
     infrastructure_namespace,
     ipv6_networks,
-    is_dual_stack,
 )
 from api.model import ApiModel
 from api.resources import INFRASTRUCTURE, NAMESPACE
@@ -28,6 +28,8 @@ from kube.errors import ApiError
 
 _log = logging.getLogger(__name__)
 
+_MOST_NODES = 256
+"""Number of networks of nodes (/64) in the IPv6 network of pods (/56)."""
 SHOOT_UID_LABEL = "local.provider.extensions.gardener.cloud/shoot-uid"
 
 
@@ -48,15 +50,18 @@ def cloud_profile_config(extension: Extension) -> CloudProfileConfig:
 def networks(shoot: Mapping[str, Any], profile: CloudProfileConfig) -> dict[str, list[str]]:
     """``status.networking``: the networks of nodes, pods and Services, IPv4 first.
 
-    Raises a final error if the Shoot wants both families, and the cloud has no IPv6 network for machines.
+    Raises a final error if the Shoot wants IPv6 and the cloud has no IPv6 network for machines, or if the Shoot wants
+    IPv6 alone and may have more nodes than its network of pods has room for.
     """
     networking = shoot["spec"].get("networking") or {}
-    found = {
-        "nodes": [profile.machine_network],
-        "pods": [networking["pods"]] if networking.get("pods") else [],
-        "services": [networking["services"]] if networking.get("services") else [],
-    }
-    if not is_dual_stack(shoot):
+    found: dict[str, list[str]] = {"nodes": [], "pods": [], "services": []}
+    if "IPv4" in dual_stack.families(shoot):
+        found = {
+            "nodes": [profile.machine_network],
+            "pods": [networking["pods"]] if networking.get("pods") else [],
+            "services": [networking["services"]] if networking.get("services") else [],
+        }
+    if not dual_stack.has_ipv6(shoot):
         return found
     if not profile.machine_network_ipv6:
         raise permanent(
@@ -64,11 +69,20 @@ def networks(shoot: Mapping[str, Any], profile: CloudProfileConfig) -> dict[str,
             "spec.networking.ipFamilies has IPv6, but the machines of this cloud have IPv4 only: its CloudProfile has"
             " no spec.providerConfig.machineNetworkIPv6",
         )
+    if dual_stack.is_ipv6_alone(shoot) and (nodes := _most_nodes(shoot)) > _MOST_NODES:
+        raise permanent(
+            ErrorCode.CONFIGURATION_PROBLEM,
+            f"the pools may have {nodes} nodes, but the IPv6 network of pods has room for {_MOST_NODES}",
+        )
     pods, services = ipv6_networks(shoot["metadata"]["uid"])
     found["nodes"].append(profile.machine_network_ipv6)
     found["pods"].append(pods)
     found["services"].append(services)
     return found
+
+
+def _most_nodes(shoot: Mapping[str, Any]) -> int:
+    return sum(pool["maximum"] for pool in shoot["spec"]["provider"].get("workers") or ())
 
 
 class InfrastructureActuator(LocalActuator):
@@ -112,7 +126,7 @@ class InfrastructureActuator(LocalActuator):
         status = InfrastructureStatus(namespace=namespace).model_dump(mode="json")
         return {
             "providerStatus": status,
-            "nodesCIDR": profile.machine_network,
+            "nodesCIDR": networking["nodes"][0],
             "networking": networking,
             "state": {"apiVersion": API_VERSION, "kind": "InfrastructureState", "namespace": namespace},
         }

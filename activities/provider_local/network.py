@@ -1,6 +1,6 @@
 """Network of type ``flannel``: host-gw routes between machines. All machines share one network in the cloud.
 
-Pods have addresses of IPv4, or of IPv4 and IPv6. The Infrastructure reports the network of IPv6.
+Pods have addresses of IPv4, of IPv4 and IPv6, or of IPv6. The Infrastructure reports the network of IPv6.
 
 Flannel connects pods; an agent of our own enforces NetworkPolicies (``network_policies``).
 """
@@ -42,10 +42,10 @@ class FlannelActuator(Actuator):
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
         families = extension.spec.get("ipFamilies") or ["IPv4"]
-        if families not in (["IPv4"], ["IPv4", "IPv6"]):
+        if families not in (["IPv4"], ["IPv4", "IPv6"], ["IPv6"]):
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"{extension} asks for IP families {', '.join(families)}, only IPv4, or IPv4 and IPv6, are possible",
+                f"{extension} asks for IP families {', '.join(families)}, only IPv4, both, or IPv6 are possible",
             )
         pods_ipv6 = _pods_ipv6(extension) if "IPv6" in families else ""
         if server := await self._api_server(extension):
@@ -53,7 +53,7 @@ class FlannelActuator(Actuator):
                 self._seed,
                 extension.namespace,
                 MANAGED_RESOURCE_NAME,
-                manifests(extension.spec["podCIDR"], server, pods_ipv6),
+                manifests(extension.spec["podCIDR"] if "IPv4" in families else "", server, pods_ipv6),
                 manager=MANAGER,
             )
         return {"ipFamilies": families}
@@ -103,8 +103,10 @@ def _pods_ipv6(extension: Extension) -> str:
 def manifests(pod_cidr: str, api_server: str, pods_ipv6: str = "") -> list[dict[str, Any]]:
     """Objects of the network in the shoot.
 
-    ``api_server``: host name of the API server, which uses port 443; ``pods_ipv6``: empty if pods have IPv4 alone.
+    ``pod_cidr``: network of pods of IPv4; empty if pods have IPv6 alone. ``api_server``: host name of the API server,
+    which uses port 443. ``pods_ipv6``: network of pods of IPv6; empty if pods have IPv4 alone.
     """
+    first = {"Network": pod_cidr, "EnableIPv4": True} if pod_cidr else {"EnableIPv4": False}
     second = {"EnableIPv6": True, "IPv6Network": pods_ipv6} if pods_ipv6 else {}
     metadata = {"name": "kube-flannel", "namespace": "kube-system", "labels": {"app": "flannel"}}
     return [
@@ -133,9 +135,7 @@ def manifests(pod_cidr: str, api_server: str, pods_ipv6: str = "") -> list[dict[
             "kind": "ConfigMap",
             "metadata": {**metadata, "name": "kube-flannel-config"},
             "data": {
-                "net-conf.json": json.dumps(
-                    {"Network": pod_cidr, "EnableIPv4": True, **second, "Backend": {"Type": "host-gw"}}
-                ),
+                "net-conf.json": json.dumps({**first, **second, "Backend": {"Type": "host-gw"}}),
                 "cni-conf.json": json.dumps(_cni(*_PLUGINS)),
                 _ENFORCING: json.dumps(_cni(*_PLUGINS, network_policies.CNI_PLUGIN)),
             },
@@ -149,7 +149,7 @@ def manifests(pod_cidr: str, api_server: str, pods_ipv6: str = "") -> list[dict[
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
                 "template": {
                     "metadata": {"labels": {"app": "flannel", **_CRITICAL_LABEL}},
-                    "spec": _pod(api_server, dual=bool(pods_ipv6)),
+                    "spec": _pod(api_server, ipv6=bool(pods_ipv6)),
                 },
             },
         },
@@ -168,9 +168,9 @@ def _cni(*plugins: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"name": "cbr0", "cniVersion": "0.3.1", "plugins": plugins}
 
 
-def _pod(api_server: str, *, dual: bool) -> dict[str, Any]:
-    # With two families flannel takes the interface of the default routes, and machines have such a route of IPv4 alone.
-    interface = ["--iface=$(HOST_ADDRESS)"] if dual else []
+def _pod(api_server: str, *, ipv6: bool) -> dict[str, Any]:
+    # With IPv6 flannel takes the interface of the default routes, and machines have such a route of IPv4 alone.
+    interface = ["--iface=$(HOST_ADDRESS)"] if ipv6 else []
     address = {"name": "HOST_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
     # A node is Ready once it has a CNI configuration, so the configuration is written last. A pod that starts before
     # flannel knows the node's network, or before the agent for NetworkPolicies runs, would fail, and wait for its next
@@ -211,7 +211,7 @@ def _pod(api_server: str, *, dual: bool) -> dict[str, Any]:
                     *interface,
                 ],
                 "env": [
-                    *([address] if dual else []),
+                    *([address] if ipv6 else []),
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                     {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
                     {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},

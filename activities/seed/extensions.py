@@ -27,6 +27,7 @@ from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extension_operations import CLOUD_SECRET, Extensions
+from activities.seed.facts import Networks
 from activities.seed.gateway import gateway_address, gateway_address_ipv6
 from activities.seed.handlers import ExposureClassHandler, Handlers, note_of_none
 from activities.seed.namespace import write_shoot_status
@@ -456,11 +457,11 @@ class ExtensionActivities:
     async def deploy_network(self, task: ShootTask) -> TaskResult:
         """Deploy the pod network; it gets a second IP family once all nodes have networks of it."""
         view = await self._clusters.cluster(task.technical_id)
-        networking = view.shoot["spec"]["networking"]
+        networking, networks = view.shoot["spec"]["networking"], Networks.of(view)
         spec = {
             "type": networking["type"],
-            "podCIDR": networking["pods"],
-            "serviceCIDR": networking["services"],
+            "podCIDR": networking.get("pods") or networks.pods[0],
+            "serviceCIDR": networking.get("services") or networks.services[0],
             "ipFamilies": list(dual_stack.in_use(view.shoot)),
             **_optional(providerConfig=networking.get("providerConfig")),
         }

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from activities.clusters import ClusterView
+from activities.errors import transient
 from api import constants
 from api.contracts.operations import MIGRATIONS
 from api.decisions import dual_stack
+from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.names import internal_api_domain
 
@@ -69,6 +71,7 @@ class Networks:
 
     @classmethod
     def of(cls, view: ClusterView) -> "Networks":
+        """Raises a transient error if the Shoot has IPv6 alone and its Infrastructure has not reported the networks."""
         wanted = view.shoot["spec"].get("networking") or {}
         status = (view.shoot.get("status") or {}).get("networking") or {}
 
@@ -78,6 +81,12 @@ class Networks:
             return dual_stack.of_families(known, families)
 
         used, every = dual_stack.in_use(view.shoot), dual_stack.families(view.shoot)
+        if dual_stack.is_ipv6_alone(view.shoot) and not (of("pods", used) and of("services", used)):
+            raise transient(
+                ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+                f"status.networking of the Shoot of {view.technical_id} names no networks of pods and Services: "
+                "the Infrastructure must report those of IPv6 first",
+            )
         return cls(of("pods", used), of("services", used), of("nodes", every), of("pods", every))
 
 

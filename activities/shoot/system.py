@@ -124,6 +124,7 @@ class ShootSystemActivities:
         wanted = apiserver_proxy.ApiServerProxy(
             control_plane=task.technical_id,
             gateway_host=ApiNames.of(view).internal,
+            ipv6=dual_stack.is_ipv6_alone(view.shoot),
         )
         await self._hand_over(task, "shoot-core-apiserver-proxy", apiserver_proxy.objects(wanted))
         return TaskResult()
@@ -209,6 +210,7 @@ class ShootSystemActivities:
             ca_bundle=secrets.get("ca-vpn").data["bundle.crt"],
             tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).data["vpn.tlsauth"],
             servers=gateway.VPN_SERVERS[: vpn_servers(view)],
+            ipv6=dual_stack.is_ipv6_alone(view.shoot),
         )
         await self._hand_over(task, _VPN, vpn_shoot.objects(wanted))
         return TaskResult(secrets=secrets.generated)

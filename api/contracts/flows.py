@@ -215,7 +215,7 @@ class ShootFacts(ApiModel):
     fell_back: bool = False
     """The same was begun, and failed or lost its source: what it has left is removed first."""
     dual_stack: bool = False
-    """The Shoot has pods and Services of both IP families, or is to get them."""
+    """The Shoot has networks of IPv6, or is to get them: the Infrastructure names them."""
     credentials: str = ""
     """Version of the Secret with the cloud's credentials. Tasks that use the Secret run again if it changes."""
     rotations: tuple[ActiveRotation, ...] = ()

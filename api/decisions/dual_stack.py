@@ -1,7 +1,7 @@
-"""Dual stack: which IP families a Shoot's components use, and the steps from IPv4 to both families.
+"""IP families that a Shoot's components use, and the steps from IPv4 to both families.
 
-A Shoot that is created with both families uses both from its start. One that has run with IPv4 changes in steps, since
-a node keeps the networks of pods that it has:
+A Shoot that is created with IPv6, alone or as second family, uses its families from its start. A Shoot that has run
+with IPv4 changes to both in steps, since a node keeps the networks of pods that it has:
 
 1. The infrastructure and the kube-controller-manager get both families, and all machines are replaced. Constraint
    DualStackNodesMigrationReady is Progressing until each node has a network of pods of each family, then True.
@@ -35,7 +35,18 @@ def families(shoot: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_wanted(shoot: Mapping[str, Any]) -> bool:
+    """Whether the Shoot's spec wants both families."""
     return len(families(shoot)) > 1
+
+
+def has_ipv6(shoot: Mapping[str, Any]) -> bool:
+    """Whether the Shoot's spec wants IPv6: the Infrastructure names the networks of IPv6, and the spec does not."""
+    return "IPv6" in families(shoot)
+
+
+def is_ipv6_alone(shoot: Mapping[str, Any]) -> bool:
+    """Whether nodes, pods and Services of the Shoot have addresses of IPv6 alone."""
+    return families(shoot) == ("IPv6",)
 
 
 def begins(shoot: Mapping[str, Any]) -> bool:

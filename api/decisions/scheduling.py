@@ -233,6 +233,8 @@ def network_conflicts(shoot: Shoot, seed: Seed) -> list[tuple[str, str]]:
 def default_conflicts(shoot: Shoot, seed: Seed) -> list[tuple[str, str]]:
     """Pairs of a Shoot's networks that overlap once the Seed's defaults are in the Shoot's spec."""
     own, defaults = shoot.spec.networking, seed.spec.networks.shoot_defaults
+    if own and own.ip_families == ["IPv6"]:
+        return []  # its provider chooses the networks
     pods = None if workerless(shoot) else (defaults and defaults.pods) or DEFAULT_PODS
     networks = {
         "nodes": own.nodes if own else None,

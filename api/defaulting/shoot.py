@@ -350,7 +350,7 @@ def _default_kubernetes(shoot: Shoot, around: Surroundings) -> None:
     _default_kubelet(kubelet)
     if kubelet.kube_reserved is None:
         kubelet.kube_reserved = KubeReserved(**constants.KUBE_RESERVED)
-    if manager.node_cidr_mask_size is None:
+    if manager.node_cidr_mask_size is None and "IPv4" in _families(shoot.spec.networking):
         manager.node_cidr_mask_size = _mask_size(shoot)
     if manager.node_monitor_grace_period is None:
         manager.node_monitor_grace_period = "40s"

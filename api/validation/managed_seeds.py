@@ -144,6 +144,9 @@ def required_settings(shoot: Shoot) -> list[str]:
     vpa = shoot.spec.kubernetes.vertical_pod_autoscaler
     if vpa is None or not vpa.enabled:
         found.append("spec.kubernetes.verticalPodAutoscaler.enabled must be true, a seed uses it")
+    networking = shoot.spec.networking
+    if networking is not None and "IPv4" not in (networking.ip_families or ["IPv4"]):
+        found.append("spec.networking.ipFamilies must have IPv4, a seed uses it")
     addons = shoot.spec.addons
     if addons is not None and addons.nginx_ingress is not None and addons.nginx_ingress.enabled:
         found.append("spec.addons.nginxIngress.enabled must be false, a seed has its own ingress")

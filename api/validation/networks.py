@@ -22,6 +22,11 @@ _MOST_BITS_OF_NODES = 16
 
 def check_sizes(shoot: Shoot, faults: Faults) -> None:
     networking = shoot.spec.networking
+    manager = shoot.spec.kubernetes.kube_controller_manager
+    mask = manager.node_cidr_mask_size if manager else None
+    if mask is not None and networking and networking.ip_families == ["IPv6"]:
+        faults.forbidden(_MASK, "it is the size of a network of IPv4: with IPv6 alone, each node gets a /64")
+        return
     services = parse_network(networking.services if networking else None)
     if services is not None and services.version == 4:
         if services.prefixlen > _SMALLEST_SERVICES:
@@ -30,8 +35,7 @@ def check_sizes(shoot: Shoot, faults: Faults) -> None:
         if services.prefixlen < _LARGEST_SERVICES:
             detail = f"must have a prefix of at least /{_LARGEST_SERVICES}: kube-apiserver takes no larger network"
             faults.invalid(_PATH / "services", str(services), detail)
-    pools, manager = shoot.spec.provider.workers or [], shoot.spec.kubernetes.kube_controller_manager
-    mask = manager.node_cidr_mask_size if manager else None
+    pools = shoot.spec.provider.workers or []
     if not pools or mask is None:
         return
     for index, pool in enumerate(pools):

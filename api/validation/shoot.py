@@ -201,8 +201,11 @@ def _check_families_kept(spec: ShootSpec, old: ShootSpec, faults: Faults) -> Non
     if wanted == before:
         return
     path = SPEC / "networking" / "ipFamilies"
+    change = f"{', '.join(before)} cannot become {', '.join(wanted)}"
     if set(before) - set(wanted):
-        faults.forbidden(path, f"{', '.join(before)} cannot become {', '.join(wanted)}: a Shoot keeps its IP families")
+        faults.forbidden(path, f"{change}: a Shoot keeps its IP families")
+    elif "IPv4" not in before:
+        faults.forbidden(path, f"{change}: IPv4 cannot be added, only IPv6")
     elif kept := [pool.name for pool in old.provider.workers or () if is_in_place(pool)]:
         detail = f"machines of {', '.join(kept)} stay in updates, and a node keeps the networks of pods that it has"
         faults.forbidden(path, f"{detail}: remove these pools first")
@@ -347,18 +350,21 @@ def _check_networking(networking: Networking | None, workers: bool, faults: Faul
     if networking is None:
         return
     ranges = {"nodes": networking.nodes, "pods": networking.pods, "services": networking.services}
+    families = networking.ip_families or ["IPv4"]
     for name, cidr in ranges.items():
-        if cidr is not None:
-            check_cidr(cidr, path / name, faults)
-            if ":" in cidr:
-                faults.invalid(path / name, cidr, "must be a network of IPv4: the provider chooses those of IPv6")
+        if cidr is None:
+            continue
+        check_cidr(cidr, path / name, faults)
+        if families == ["IPv6"]:
+            faults.forbidden(path / name, "a Shoot with IPv6 alone names no networks: the provider chooses them")
+        elif ":" in cidr:
+            faults.invalid(path / name, cidr, "must be a network of IPv4: the provider chooses those of IPv6")
     for one, other in overlapping(ranges):
         faults.invalid(path / one, ranges[one], f"overlaps with {other} {ranges[other]}")
-    families = networking.ip_families or ["IPv4"]
-    if families not in (["IPv4"], ["IPv4", "IPv6"]):
-        reason = "only [IPv4] and [IPv4, IPv6] are supported: control planes and the tunnel use IPv4"
+    if families not in (["IPv4"], ["IPv4", "IPv6"], ["IPv6"]):
+        reason = "only [IPv4], [IPv4, IPv6] and [IPv6] are supported: IPv6 cannot be the first of two families"
         faults.unsupported(path / "ipFamilies", families, [], reason)
-    elif len(families) > 1 and not workers:
+    elif "IPv6" in families and not workers:
         faults.forbidden(path / "ipFamilies", "a Shoot without workers has IPv4 alone: no provider names its networks")
 
 

@@ -8,7 +8,7 @@ of the node that is unknown reaches nothing, and nothing reaches it.
 The kernel gives each interface a link-local address of IPv6, which no policy names. So by IPv6, pods send from, and
 receive at, the addresses that the agent knows, and no others. Neighbour solicitations and advertisements pass, as ARP
 does: without them a node and its pods find no address. Router advertisements of pods do not. If pods have no addresses
-of IPv6, the table of IPv6 drops all that they send.
+of a family, the table of that family drops all that they send.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _DROP: list[Expression] = [{"counter": None}, {"drop": None}]
 _PRIORITY = 10
 """After the chains of kube-proxy (0). These refuse connections to Services without endpoints at once. If they were
 dropped here first, a client would wait: an API server does so for 10 s at each webhook that does not run."""
-_V6 = 6
+_V4, _V6 = 4, 6
 _LOCAL, _ITSELF = "local", "itself"
 _NEIGHBOURS = ("nd-neighbor-solicit", "nd-neighbor-advert")
 
@@ -95,8 +95,11 @@ def whole(rules: Rules, networks: Networks, bridge: str, *, own_node: bool, ipv6
     commands = []
     for network in networks:
         commands += _whole(_TABLES[network.version], rules, network, bridge, own_node=own_node)
-    if ipv6 and all(each.version != _V6 for each in networks):
-        commands += _without_ipv6(bridge)
+    versions = {each.version for each in networks}
+    if _V4 not in versions:
+        commands += _without(_IPV4, bridge)
+    if ipv6 and _V6 not in versions:
+        commands += _without(_IPV6, bridge)
     return commands
 
 
@@ -110,16 +113,16 @@ def _replaced(table: _Table) -> list[Command]:
     return [{"add": made}, {"delete": made}, {"add": made}]
 
 
-def _without_ipv6(bridge: str) -> list[Command]:
-    """Commands that replace the table of IPv6 where pods have no addresses of it.
+def _without(table: _Table, bridge: str) -> list[Command]:
+    """Commands that replace the table of a family of which pods have no addresses.
 
-    A node forwards nothing by IPv6, between pods of its bridge either, and takes nothing from its pods: no neighbour
-    solicitation, so they find no other address, and no router advertisement.
+    A node forwards nothing by this family, between pods of its bridge either, and takes nothing from its pods: by IPv6
+    no neighbour solicitation, so they find no other address, and no router advertisement.
     """
     from_pods = _equals(_COMES_FROM, bridge)
-    commands = _replaced(_IPV6)
-    commands += _base_chain(_IPV6, "forward", [_DROP])
-    return commands + _base_chain(_IPV6, "input", [[from_pods, *_DROP]])
+    commands = _replaced(table)
+    commands += _base_chain(table, "forward", [_DROP])
+    return commands + _base_chain(table, "input", [[from_pods, *_DROP]])
 
 
 def _whole(table: _Table, rules: Rules, pods: Network, bridge: str, *, own_node: bool) -> list[Command]:

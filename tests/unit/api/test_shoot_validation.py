@@ -49,8 +49,7 @@ def test_the_example_is_fine():
             'spec.networking.pods: Invalid value: "fd00:10::/48": must be a network of',
         ),
         ("spec.networking.services", "fd00:10::/112", "must be a network of IPv4: the provider chooses those of IPv6"),
-        ("spec.networking.ipFamilies", ["IPv6"], "spec.networking.ipFamilies: Unsupported value"),
-        ("spec.networking.ipFamilies", ["IPv6", "IPv4"], "only [IPv4] and [IPv4, IPv6] are supported"),
+        ("spec.networking.ipFamilies", ["IPv6", "IPv4"], "IPv6 cannot be the first of two families"),
         ("spec.purpose", "infrastructure", "spec.purpose: Forbidden"),
         ("spec.kubernetes.version", "1.99", 'spec.kubernetes.version: Invalid value: "1.99"'),
         ("spec.cloudProfileName", "local", "spec.cloudProfileName: Forbidden: not supported from Kubernetes 1.34 on"),
@@ -189,6 +188,51 @@ def test_a_shoot_may_have_both_families_and_loses_none() -> None:
     for new, old in ((both, None), (both, both), (both, one)):
         assert "ipFamilies" not in str(check_shoot(new, old, "local"))
     assert "IPv4, IPv6 cannot become IPv4: a Shoot keeps its IP families" in str(check_shoot(one, both, "local"))
+
+
+def test_a_shoot_with_ipv6_alone_gets_no_defaults_of_ipv4_and_keeps_its_family() -> None:
+    alone, both, one = of_families("IPv6"), of_families("IPv4", "IPv6"), of_families("IPv4")
+
+    networking, manager = alone.spec.networking, alone.spec.kubernetes.kube_controller_manager
+    assert networking
+    assert manager
+    assert (networking.pods, networking.services, manager.node_cidr_mask_size) == (None, None, None)
+    assert not check_shoot(alone, None, "local")
+    assert not check_shoot(alone, alone, "local")
+    for before in (both, one):
+        assert "cannot become IPv6: a Shoot keeps its IP families" in str(check_shoot(alone, before, "local"))
+    assert "IPv6 cannot become IPv4: a Shoot keeps its IP families" in str(check_shoot(one, alone, "local"))
+    told = "IPv6 cannot become IPv4, IPv6: IPv4 cannot be added, only IPv6"
+    assert told in str(check_shoot(both, alone, "local"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        (
+            "spec.networking.pods",
+            "fd00:10::/56",
+            "networking.pods: Forbidden: a Shoot with IPv6 alone names no networks",
+        ),
+        ("spec.networking.services", "100.68.0.0/16", "networking.services: Forbidden"),
+        ("spec.networking.nodes", "198.18.8.0/22", "networking.nodes: Forbidden"),
+        (
+            "spec.kubernetes.kubeControllerManager",
+            {"nodeCIDRMaskSize": 24},
+            "nodeCIDRMaskSize: Forbidden: it is the size of a network of IPv4: with IPv6 alone, each node gets a /64",
+        ),
+    ],
+)
+def test_ipv6_alone_takes_no_networks_of_the_owner(path: str, value: Any, complaint: str) -> None:
+    wanted = Shoot.of(changed(of_families("IPv6").to_wire(), path, value))
+
+    assert complaint in str(check_shoot(wanted, None, "local"))
+
+
+def test_a_shoot_without_workers_has_no_ipv6() -> None:
+    wire = changed(of_families("IPv6").to_wire(), "spec.provider.workers", None)
+
+    assert "a Shoot without workers has IPv4 alone" in str(check_shoot(Shoot.of(wire), None, "local"))
 
 
 def test_a_pool_whose_machines_stay_gets_no_second_family() -> None:

@@ -74,6 +74,19 @@ def test_anonymous_clients_may_read_health_endpoints_only():
     assert "httpHeaders" not in probes["readinessProbe"]["httpGet"]
 
 
+@pytest.mark.parametrize(
+    ("ranges", "address"),
+    [
+        (["100.68.0.0/16"], "240.0.0.1"),
+        (["100.68.0.0/16", "fd12:3456:789a:100::/112"], "240.0.0.1"),
+        (["fd12:3456:789a:100::/112"], "fd30:1319:f1e:230c::1"),
+    ],
+)
+def test_the_advertised_address_is_of_the_first_family_of_services(ranges, address):
+    """The API server does not start with an address of another family."""
+    assert flags(apiserver.objects(server(service_cidrs=ranges)))["advertise-address"] == address
+
+
 def test_requests_to_a_terminating_api_server_are_served():
     """A client with a new connection each time saw one of 613 reset while the API server was rolled."""
     made = apiserver.objects(server())

@@ -66,6 +66,20 @@ def test_the_dns_addresses_are_added_to_the_node_before_the_server_starts(ipvs: 
     assert "health 169.254.20.10:8099" in zones(server(ipvs=ipvs))["cluster.local"]
 
 
+def test_with_ipv6_alone_the_server_has_addresses_of_ipv6() -> None:
+    of_ipv6 = node_local_dns.Server(NodeLocalDNS(enabled=True), "fd12:3456:789a:100::a")
+    objects = {each["kind"]: each for each in node_local_dns.objects(of_ipv6)}
+    pod = objects["DaemonSet"]["spec"]["template"]["spec"]
+    way = json.loads(objects["ConfigMap"]["data"]["config.yaml"])
+
+    addresses = ["fd30:1319:f1e:230b::1", "fd12:3456:789a:100::a"]
+    assert {f"bind {' '.join(addresses)}" in block for block in zones(of_ipv6).values()} == {True}
+    assert re.findall(r"ip address replace (\S+)/128 dev lo", pod["initContainers"][0]["command"][-1]) == addresses
+    assert way["server"] == "http://[fd30:1319:f1e:230b::1]:8099/health"
+    assert "health [fd30:1319:f1e:230b::1]:8099" in zones(of_ipv6)["cluster.local"]
+    assert pod["containers"][0]["readinessProbe"]["httpGet"]["host"] == "fd30:1319:f1e:230b::1"
+
+
 def test_the_upstream_is_a_separate_service_of_coredns() -> None:
     """By the cluster's DNS address it would ask itself."""
     service = next(each for each in node_local_dns.objects(server()) if each["kind"] == "Service")

@@ -16,6 +16,7 @@ from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 from workers.lib.runtime import ConfigError, Health, load_config
 from workers.network_policy_agent import cni_plugin, process, table
+from workers.network_policy_agent.policies import Rules
 from workers.network_policy_agent.process import Agent, NetworkPolicyAgentConfig, check_bridges, pod_networks
 
 PODS, NAMESPACES = "/api/v1/pods", "/api/v1/namespaces"
@@ -328,6 +329,14 @@ def test_a_kernel_without_ipv6_needs_no_setting_for_it(settings: dict[str, Path]
     settings["_IPV6"].unlink()
 
     check_bridges()
+
+
+def test_pods_with_ipv6_alone_send_nothing_by_ipv4() -> None:
+    commands = table.whole(Rules(), [ip_network("fd12::/64")], "cni0", own_node=False)
+    of_ipv4 = [each for each in commands if '"family": "ip"' in json.dumps(each)]
+
+    assert [each["add"]["rule"]["chain"] for each in of_ipv4 if "rule" in each.get("add", {})] == ["forward", "input"]
+    assert json.dumps(of_ipv4).count('"drop"') == 2
 
 
 async def test_the_whole_table_drops_what_pods_send_by_ipv6(node: Node) -> None:

@@ -14,7 +14,7 @@ ADDRESSES = ("169.254.20.10", "100.64.0.10")
 TOOL = """#!/bin/sh
 echo "$(basename "$0") $*" >> {log}
 case "$(basename "$0") $*" in
-  iptables-restore*) cat > {chain} ;;
+  ip*tables-restore*) cat > {chain} ;;
   *\\ -C\\ *) exit {code} ;;
 esac
 """
@@ -29,7 +29,7 @@ class Node:
         self.status = 200
 
     def install(self, directory: Path, *, prepared: bool) -> None:
-        for name in ("iptables", "iptables-restore", "ip"):
+        for name in ("iptables", "iptables-restore", "ip6tables", "ip6tables-restore", "ip"):
             tool = directory / name
             tool.write_text(TOOL.format(log=self._log, chain=self._chain, code=int(not prepared)))
             tool.chmod(0o755)
@@ -93,7 +93,7 @@ async def test_a_second_run_finds_the_jumps_into_its_chain(
     node: Node, tmp_path: Path, prepared: bool, inserted: int
 ) -> None:
     node.install(tmp_path, prepared=prepared)
-    await node_local_dns.prepare()
+    await node_local_dns.prepare(NodeLocalDnsConfig(addresses=ADDRESSES, server="http://127.0.0.1:1/"))
 
     assert sum(" -I " in each for each in node.told) == inserted
 
@@ -113,9 +113,31 @@ async def test_all_rules_are_removed_from_a_node(node: Node) -> None:
     assert not any(map(node.leads, ADDRESSES))
 
 
+async def test_addresses_of_ipv6_have_rules_of_ipv6(node: Node) -> None:
+    addresses = ("fd30:1319:f1e:230b::1", "fd12:3456:789a:100::a")
+    config = NodeLocalDnsConfig(addresses=addresses, server="http://[::1]:1/")
+    await node_local_dns.prepare(config)
+    await node_local_dns.give_back(config)
+
+    assert node.told == [
+        "ip6tables-restore --wait --noflush",
+        "ip6tables --wait -t raw -C PREROUTING -j NODE-LOCAL-DNS",
+        "ip6tables --wait -t raw -I PREROUTING -j NODE-LOCAL-DNS",
+        "ip6tables --wait -t raw -C OUTPUT -j NODE-LOCAL-DNS",
+        "ip6tables --wait -t raw -I OUTPUT -j NODE-LOCAL-DNS",
+        "ip6tables-restore --wait --noflush",
+        "ip6tables --wait -t raw -D PREROUTING -j NODE-LOCAL-DNS",
+        "ip6tables --wait -t raw -D OUTPUT -j NODE-LOCAL-DNS",
+        "ip6tables --wait -t raw -X NODE-LOCAL-DNS",
+        "ip address delete fd30:1319:f1e:230b::1/128 dev lo",
+        "ip address delete fd12:3456:789a:100::a/128 dev lo",
+    ]
+    assert "-A NODE-LOCAL-DNS -d fd12:3456:789a:100::a/128 -p udp --dport 53 -j CT" in node_local_dns.rules(addresses)
+
+
 async def test_a_tool_that_refuses_ends_the_process(node: Node, tmp_path: Path) -> None:
     """A restart tries again; requests are still routed to the cluster's server."""
     (tmp_path / "iptables-restore").write_text("#!/bin/sh\nexit 4\n")
 
     with pytest.raises(RuntimeError, match="iptables-restore --wait --noflush ended with 4"):
-        await node_local_dns.prepare()
+        await node_local_dns.prepare(NodeLocalDnsConfig(addresses=ADDRESSES, server="http://127.0.0.1:1/"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import copy
 from typing import Any
 
 import pytest
@@ -128,6 +129,19 @@ async def test_its_rules_are_loaded_before_it_boots(actuator: BastionActuator, c
     ]
     assert script.count(":INPUT DROP") == script.count(":OUTPUT DROP") == 2
     assert firewall["env"] == [{"name": "MACHINES", "value": "198.18.8.0/22"}]
+
+
+async def test_it_reaches_machines_by_ipv6_only_if_they_have_no_other_address(
+    actuator: BastionActuator, cloud: FakeCluster
+) -> None:
+    cluster = copy.deepcopy(CLUSTER)
+    cluster["spec"]["shoot"]["spec"]["networking"] = {"ipFamilies": ["IPv6"]}
+    cluster["spec"]["cloudProfile"]["spec"]["providerConfig"]["machineNetworkIPv6"] = "2001:2:0:8::/64"
+    await made(actuator, cloud, Extension(BASTION, bastion().object, cluster))
+    (firewall,) = cloud.objects[POD, CLOUD_NAMESPACE, NAME]["spec"]["initContainers"]
+
+    assert {"name": "MACHINES_IPV6", "value": "2001:2:0:8::/64"} in firewall["env"]
+    assert "-A OUTPUT -d $MACHINES_IPV6 -p tcp --dport 22 -j ACCEPT" in firewall["command"][-1]
 
 
 async def test_a_second_run_changes_the_sources_and_keeps_the_machine(

@@ -5,6 +5,7 @@ import base64
 import copy
 import itertools
 import json
+from collections.abc import Callable
 from ipaddress import IPv6Network
 from typing import Any
 
@@ -103,6 +104,19 @@ def dual_stack(machines: str) -> Extension:
     """An Infrastructure of a Shoot with both families. ``machines``: IPv6 network of machines; empty: none."""
     cluster = copy.deepcopy(CLUSTER)
     cluster["spec"]["shoot"]["spec"]["networking"]["ipFamilies"] = ["IPv4", "IPv6"]
+    return _of(cluster, machines)
+
+
+def ipv6_alone(machines: str, nodes: int = 3) -> Extension:
+    """An Infrastructure of a Shoot with IPv6 alone, which may have so many nodes."""
+    cluster = copy.deepcopy(CLUSTER)
+    spec = cluster["spec"]["shoot"]["spec"]
+    spec["networking"] = {"type": "flannel", "ipFamilies": ["IPv6"]}
+    spec["provider"] = {"workers": [{"name": "w", "maximum": nodes}]}
+    return _of(cluster, machines)
+
+
+def _of(cluster: dict[str, Any], machines: str) -> Extension:
     if machines:
         cluster["spec"]["cloudProfile"]["spec"]["providerConfig"]["machineNetworkIPv6"] = machines
     return Extension(INFRASTRUCTURE, infrastructure().object, cluster)
@@ -127,15 +141,39 @@ async def test_a_shoot_with_both_families_gets_networks_of_both(seed: FakeCluste
     assert services.supernet(new_prefix=48) == pods.supernet(new_prefix=48)
 
 
+async def test_a_shoot_with_ipv6_alone_gets_networks_of_ipv6_alone(seed: FakeCluster, cloud: FakeCluster) -> None:
+    actuator = InfrastructureActuator(seed, OneCloud(cloud))
+    status = await actuator.reconcile(ipv6_alone("2001:2:0:8::/64"))
+
+    both = (await actuator.reconcile(dual_stack("2001:2:0:8::/64")))["networking"]
+    assert status["networking"] == {name: networks[1:] for name, networks in both.items()}
+    assert status["nodesCIDR"] == "2001:2:0:8::/64"
+
+
+async def test_a_shoot_with_ipv6_alone_may_have_no_more_nodes_than_networks(
+    seed: FakeCluster, cloud: FakeCluster
+) -> None:
+    """A node without a network of pods would never be ready."""
+    actuator = InfrastructureActuator(seed, OneCloud(cloud))
+    await actuator.reconcile(ipv6_alone("2001:2:0:8::/64", 256))
+    with pytest.raises(ApplicationError, match="257 nodes, but the IPv6 network of pods has room for 256") as refused:
+        await actuator.reconcile(ipv6_alone("2001:2:0:8::/64", 257))
+
+    assert refused.value.non_retryable
+
+
 def test_two_shoots_have_no_ipv6_network_in_common() -> None:
     networks = [IPv6Network(each) for uid in ("one", "two") for each in ipv6_networks(uid)]
 
     assert not any(one.overlaps(other) for one, other in itertools.combinations(networks, 2))
 
 
-async def test_a_cloud_without_ipv6_refuses_a_shoot_with_both_families(seed: FakeCluster, cloud: FakeCluster) -> None:
+@pytest.mark.parametrize("wanted", [dual_stack, ipv6_alone])
+async def test_a_cloud_without_ipv6_refuses_a_shoot_with_ipv6(
+    seed: FakeCluster, cloud: FakeCluster, wanted: Callable[[str], Extension]
+) -> None:
     with pytest.raises(ApplicationError, match="only: its CloudProfile has no") as refused:
-        await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(dual_stack(""))
+        await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(wanted(""))
 
     assert (refused.value.type, refused.value.non_retryable) == ("ERR_CONFIGURATION_PROBLEM", True)
     assert not cloud.objects
@@ -261,9 +299,29 @@ async def test_a_sleeping_shoot_has_no_name_and_keeps_the_network_it_had(seed: F
         await actuator.reconcile(network())
 
 
+async def test_flannel_gives_ipv6_alone(seed: FakeCluster) -> None:
+    await internal_record(seed)
+    cluster = copy.deepcopy(CLUSTER)
+    cluster["spec"]["shoot"]["status"] = {"networking": {"pods": ["fd12:3456:789a::/56"]}}
+    wanted = network(ipFamilies=["IPv6"], podCIDR="fd12:3456:789a::/56", serviceCIDR="fd12:3456:789a:100::/112")
+    status = await FlannelActuator(seed, Caches(seed)).reconcile(Extension(NETWORK, wanted.object, cluster))
+
+    assert status == {"ipFamilies": ["IPv6"]}
+    (resource,) = seed.of(MANAGED_RESOURCE)
+    secret = seed.objects[SECRET, CONTROL_PLANE, resource["spec"]["secretRefs"][0]["name"]]
+    objects = [json.loads(base64.b64decode(each)) for each in secret["data"].values()]
+    (config,) = (each for each in objects if each["metadata"]["name"] == "kube-flannel-config")
+    assert json.loads(config["data"]["net-conf.json"]) == {
+        "EnableIPv4": False,
+        "EnableIPv6": True,
+        "IPv6Network": "fd12:3456:789a::/56",
+        "Backend": {"Type": "host-gw"},
+    }
+
+
 async def test_other_ip_families_are_refused(seed: FakeCluster) -> None:
-    with pytest.raises(ApplicationError, match="only IPv4") as refused:
-        await FlannelActuator(seed, Caches(seed)).reconcile(network(ipFamilies=["IPv6"]))
+    with pytest.raises(ApplicationError, match="only IPv4, both, or IPv6 are possible") as refused:
+        await FlannelActuator(seed, Caches(seed)).reconcile(network(ipFamilies=["IPv6", "IPv4"]))
 
     assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
 
