@@ -52,7 +52,7 @@ for family in (socket.AF_INET, socket.AF_INET6):
 Manifest = dict[str, Any]
 
 
-def _pod(name: str, node: str) -> Manifest:
+def pod(name: str, node: str) -> Manifest:
     container = {
         "name": "main",
         "image": images.GARDENER,
@@ -111,7 +111,7 @@ def cluster(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
             "metadata": {"name": "near", "namespace": "default"},
             "spec": {"selector": {"app": "near"}, "ipFamilyPolicy": "RequireDualStack", "ports": [{"port": PORT}]},
         }
-        made.apply(_pod("near", one), _pod("far", two), service)
+        made.apply(pod("near", one), pod("far", two), service)
         shoot.kubectl("wait", "--for=condition=Ready", "pods", "near", "far", "--timeout=60s")
         yield made
 
@@ -311,7 +311,7 @@ def test_a_shoot_changes_to_both_families_while_its_service_answers(single: Clus
     assert visitor.failed == [], f"{visitor.answered} requests were answered"
     assert families(single.get("-n", "kube-system", "service", "kube-dns")["spec"]["clusterIPs"]) == [4, 6]
     one, _ = sorted(node["metadata"]["name"] for node in nodes)
-    single.apply(_pod("near", one))
+    single.apply(pod("near", one))
     shoot.kubectl("wait", "--for=condition=Ready", "pod/near", "--timeout=60s")
     addresses = single.addresses("near")
     assert families(addresses) == [4, 6]

@@ -1,4 +1,4 @@
-"""The real API server and kube-controller-manager of a Shoot that changes from IPv4 to both IP families."""
+"""The real API server and kube-controller-manager of a Shoot with IPv6, alone or as its second IP family."""
 
 import contextlib
 import json
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from activities.components import controller_manager, coredns
-from api.resources import NODE, SERVICE
+from activities.components import apiserver, apiserver_proxy, controller_manager, coredns, node_local_dns
+from api.core.v1beta1.shoot import NodeLocalDNS
+from api.resources import ENDPOINT_SLICE, NODE, SERVICE
 from kube.client import KubeClient
 from tests import api_servers
 from tests.api_servers import API_SERVER, free_port, process
@@ -33,10 +34,12 @@ async def api_server(command: Sequence[str], directory: Path, port: int, ranges:
 
 
 @contextlib.asynccontextmanager
-async def allocating(directory: Path, port: int, pods: Sequence[str]) -> AsyncIterator[None]:
+async def allocating(
+    directory: Path, port: int, pods: Sequence[str], services: Sequence[str] = SERVICES[:1]
+) -> AsyncIterator[None]:
     """A kube-controller-manager that gives networks to nodes, with the flags that we give it for them."""
     secrets = controller_manager.Secrets("kubeconfig", "ca", "client", "server", "key", "kubelet")
-    wanted = controller_manager.ControllerManager("shoot--dev--a", "1.37.1", 1, pods, SERVICES[:1], secrets)
+    wanted = controller_manager.ControllerManager("shoot--dev--a", "1.37.1", 1, pods, services, secrets)
     (deployment,) = (each for each in controller_manager.objects(wanted) if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     ours = [each for each in container["command"] if "cidr" in each or "cluster-ip-range" in each]
@@ -59,9 +62,9 @@ async def node(admin: KubeClient, name: str) -> list[str]:
     return found
 
 
-async def dns(admin: KubeClient, *families: str) -> list[str]:
+async def dns(admin: KubeClient, *families: str, services: str = SERVICES[0]) -> list[str]:
     """Addresses of Service ``kube-dns`` with these families."""
-    wanted = coredns.objects(coredns.CoreDns(SERVICES[0], "api.example.org", families=families))
+    wanted = coredns.objects(coredns.CoreDns(services, "api.example.org", families=families))
     (service,) = (each for each in wanted if (each["kind"], each["metadata"]["name"]) == ("Service", "kube-dns"))
     addresses: list[str] = (await admin.apply(service, manager="test"))["spec"]["clusterIPs"]
     return addresses
@@ -91,3 +94,33 @@ async def test_nodes_and_services_get_the_second_family_and_keep_the_first(tmp_p
             assert after[0] == before[0] == "100.68.0.10"
             assert after[1].startswith("fd12:3456:789a:100:")
             assert (await admin.get(SERVICE, "kubernetes", "default"))["spec"]["clusterIPs"] == ["100.68.0.1"]
+
+
+async def test_nodes_services_and_the_endpoint_of_the_api_server_have_ipv6_alone(tmp_path: Path) -> None:
+    """The API server refuses an advertised address of another family than its Services have."""
+    port, services = free_port(), SERVICES[1:]
+    etcd, command = api_servers.commands(tmp_path, port, 'admin,admin,admin,"system:masters"\n')
+    command += ["--advertise-address", apiserver.advertise_address(services), "--endpoint-reconciler-type", "none"]
+    async with (
+        process(tmp_path, *etcd),
+        api_servers.client(port, "admin") as admin,
+        api_server(command, tmp_path, port, services),
+        allocating(tmp_path, port, PODS[1:], services),
+    ):
+        (network,) = await node(admin, "one")
+        assert network.startswith("fd12:3456:789a:")
+        assert network.endswith("::/64")
+        assert await dns(admin, "IPv6", services=services[0]) == ["fd12:3456:789a:100::a"]
+        kubernetes = (await admin.get(SERVICE, "kubernetes", "default"))["spec"]
+        assert (kubernetes["clusterIPs"], kubernetes["ipFamilies"]) == (["fd12:3456:789a:100::1"], ["IPv6"])
+        proxy = apiserver_proxy.ApiServerProxy("shoot--dev--a", "api.example.org", ipv6=True)
+        endpoint = [each for each in apiserver_proxy.objects(proxy) if each["kind"].startswith("Endpoint")]
+        for each in endpoint:
+            await admin.apply(each, manager="test")
+        assert len(endpoint) == 2
+        assert (await admin.get(ENDPOINT_SLICE, "kubernetes", "default"))["addressType"] == "IPv6"
+        server = node_local_dns.Server(NodeLocalDNS(enabled=True), "fd12:3456:789a:100::a")
+        for each in node_local_dns.objects(server):
+            await admin.apply(each, manager="test")
+        upstream = await admin.get(SERVICE, "kube-dns-upstream", "kube-system")
+        assert ":" in upstream["spec"]["clusterIP"]
