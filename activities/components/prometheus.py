@@ -46,7 +46,7 @@ class Prometheus:
     ca_bundle: str
     """Names of Secrets."""
     api_server: str
-    """Host name under which users reach the API server."""
+    """Host name under which users reach the API server. Empty: pods of the seed cannot reach it, so no probe tries."""
     workers: bool = True
     vpn_servers: Sequence[str] = ()
     """Names of the VPN servers; empty without workers."""
@@ -103,7 +103,8 @@ def configuration(prometheus: Prometheus) -> Manifest:
     jobs = [_secure_job(name, select, port) for name, (select, port) in components.items()]
     for role in ("main", "events"):
         jobs.append(_pod_job(f"etcd-{role}", {"app": "etcd-statefulset", "role": role}, _ETCD_METRICS_PORT))
-    jobs.append(_reachable(prometheus.api_server))
+    if prometheus.api_server:
+        jobs.append(_reachable(prometheus.api_server))
     own = [resource_manager, *([machine_controller_manager] if prometheus.workers else [])]
     jobs += [_pod_job(each.NAME, base.control_plane_labels(each.NAME), each.HEALTH_PORT) for each in own]
     if prometheus.workers:

@@ -20,7 +20,7 @@ from activities.seed.secrets import garden_object
 from api import resources
 from api.constants import GARDEN_NAMESPACE, PURPOSE_TESTING
 from api.contracts.operations import ShootTask, TaskResult
-from api.decisions import alerting
+from api.decisions import alerting, dual_stack
 from api.decisions.alerting import Smarthost
 from api.decisions.seeds import ingress_domain_of
 from api.errors import ErrorCode
@@ -72,17 +72,16 @@ class ObservabilityActivities:
             await way_in.to(prometheus.NAME, prometheus.PORT, "p"),
             generic_kubeconfig=kubeconfig,
             ca_bundle=authority,
-            api_server=ApiNames.of(view).shown,
+            api_server=ApiNames.of(view).shown if _reaches_api_server(view) else "",
             workers=not view.workerless,
             vpn_servers=() if view.workerless else gateway.VPN_SERVERS[: vpn_servers(view)],
             alerted=users.name if smarthost else "",
             labels={"cluster": task.technical_id, "project": project, "shoot_name": shoot, "seed": task.seed},
         )
         replicas, urls = wanted.served.replicas, {"prometheus-url": f"https://{wanted.served.host}"}
-        components = [
-            prometheus.objects(wanted),
-            exporters.control_plane_blackbox_exporter(task.technical_id, authority, replicas),
-        ]
+        components = [prometheus.objects(wanted)]
+        if _reaches_api_server(view):
+            components.append(exporters.control_plane_blackbox_exporter(task.technical_id, authority, replicas))
         if smarthost:
             served = await way_in.to(alertmanager.NAME, alertmanager.PORT, "au")
             mails = alertmanager.Alertmanager(served, alerting.receivers(view.shoot), smarthost)
@@ -111,7 +110,7 @@ class ObservabilityActivities:
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
             return _UNWANTED
-        names = [prometheus.NAME, exporters.BLACKBOX_EXPORTER]
+        names = [prometheus.NAME, *([exporters.BLACKBOX_EXPORTER] if _reaches_api_server(view) else [])]
         if await self._smarthost(view):
             names.append(alertmanager.NAME)
         if not view.workerless:
@@ -201,6 +200,11 @@ def _parts(name: str) -> list[tuple[Resource, str]]:
 def is_wanted(view: ClusterView) -> bool:
     """Whether the Shoot has a Prometheus: its purpose is not ``testing``, and its seed has an ingress domain."""
     return view.shoot["spec"].get("purpose") != PURPOSE_TESTING and bool(_ingress_domain(view))
+
+
+def _reaches_api_server(view: ClusterView) -> bool:
+    """Whether pods of the seed, which have addresses of IPv4 alone, reach the API server by its name."""
+    return not dual_stack.is_ipv6_alone(view.shoot)
 
 
 def _ingress_domain(view: ClusterView) -> str:

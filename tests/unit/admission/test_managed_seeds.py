@@ -114,6 +114,7 @@ async def test_a_seed_that_contradicts_its_shoot_is_refused(client, shoot, path:
         ("spec.provider.workers.0.minimum", 0, "at least one machine at all times"),
         ("spec.kubernetes.verticalPodAutoscaler.enabled", False, "verticalPodAutoscaler.enabled must be true"),
         ("spec.addons", {"nginxIngress": {"enabled": True}}, "nginxIngress.enabled must be false"),
+        ("spec.networking.ipFamilies", ["IPv6"], "spec.networking.ipFamilies must have IPv4, a seed uses it"),
         ("spec.dns", {}, "has no spec.dns.domain"),
     ],
 )

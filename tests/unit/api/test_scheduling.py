@@ -191,3 +191,19 @@ def test_weighted_scores_choose_among_the_seeds_that_fit(weights, winner):
     placed = Counter({"near": 10, "empty": 2, "large": 10})
     ranking = Ranking(Strategy.MINIMAL_DISTANCE, weights)
     assert choose_seed(shoot("spec.region", "eu-west-1"), profile(), known, placed, ranking) == winner
+
+
+@pytest.mark.parametrize(("families", "fits"), [(["IPv4"], False), (["IPv4", "IPv6"], False), (["IPv6"], True)])
+def test_defaults_of_a_seed_concern_no_shoot_with_ipv6_alone(families: list[str], fits: bool) -> None:
+    """Its provider chooses its networks. The Seed's defaults overlap, so they would be refused."""
+    same = {"pods": "100.112.0.0/16", "services": "100.112.0.0/16"}
+    subject, known = (
+        shoot("spec.networking.ipFamilies", families),
+        seeds("a", path="spec.networks.shootDefaults", value=same),
+    )
+
+    if fits:
+        assert choose_seed(subject, profile(), known, Counter()) == "a"
+    else:
+        with pytest.raises(NoSeed):
+            choose_seed(subject, profile(), known, Counter())

@@ -14,6 +14,7 @@ from activities.components import alertmanager, exporters, kube_state_metrics, p
 from activities.components.alerts import rules
 from activities.components.monitoring import Served
 from activities.seed.observability import ObservabilityActivities
+from api import resources
 from api.contracts.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SEED, SHOOT, TASK, World, world
 
@@ -65,6 +66,24 @@ async def test_the_owner_gets_address_and_password_of_prometheus(world: World) -
     assert any(each.startswith("observability-ingress-users") for each in names)
     text = json.dumps([world.seed.find(DEPLOYMENTS, prometheus.NAME, NAMESPACE), str(result)])
     assert password(world).decode() not in text
+
+
+@pytest.mark.parametrize(("families", "probed"), [(["IPv4"], True), (["IPv4", "IPv6"], True), (["IPv6"], False)])
+async def test_no_probe_tries_a_name_that_the_seeds_pods_do_not_reach(
+    world: World, families: list[str], probed: bool
+) -> None:
+    """The alert for it would never end."""
+    pin(
+        world,
+        networking={**SHOOT["spec"].get("networking", {}), "ipFamilies": families},
+        status={"networking": {"pods": ["fd12::/56"], "services": ["fd12:1::/112"]}},
+    )
+    await ObservabilityActivities(world.clusters).deploy_observability(TASK)
+    found = [each["data"] for each in await world.clusters.seed.list(resources.CONFIG_MAP, NAMESPACE)]
+    (config,) = (json.loads(each["prometheus.yaml"]) for each in found if "prometheus.yaml" in each)
+
+    assert ("blackbox-apiserver" in [each["job_name"] for each in config["scrape_configs"]]) is probed
+    assert bool(world.seed.find(DEPLOYMENTS, exporters.BLACKBOX_EXPORTER, NAMESPACE)) is probed
 
 
 async def test_a_second_run_writes_nothing(world: World) -> None:
