@@ -149,7 +149,7 @@ def manifests(pod_cidr: str, api_server: str, pods_ipv6: str = "") -> list[dict[
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
                 "template": {
                     "metadata": {"labels": {"app": "flannel", **_CRITICAL_LABEL}},
-                    "spec": _pod(api_server, ipv6=bool(pods_ipv6)),
+                    "spec": _pod(api_server, _interface(pod_cidr, pods_ipv6)),
                 },
             },
         },
@@ -168,9 +168,18 @@ def _cni(*plugins: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"name": "cbr0", "cniVersion": "0.3.1", "plugins": plugins}
 
 
-def _pod(api_server: str, *, ipv6: bool) -> dict[str, Any]:
-    # With IPv6 flannel takes the interface of the default routes, and machines have such a route of IPv4 alone.
-    interface = ["--iface=$(HOST_ADDRESS)"] if ipv6 else []
+def _interface(pod_cidr: str, pods_ipv6: str) -> str:
+    """Option that tells flannel the interface of the machine; empty if flannel finds it by itself.
+
+    With both families, flannel itself would take the interface that the default routes of both have in common. With
+    IPv6 alone, an address in ``--iface`` counts as one of IPv4 that is behind NAT, which backend host-gw refuses.
+    """
+    if not pods_ipv6:
+        return ""
+    return "--iface=$(HOST_ADDRESS)" if pod_cidr else "--iface-regex=^$(HOST_ADDRESS)$"
+
+
+def _pod(api_server: str, interface: str) -> dict[str, Any]:
     address = {"name": "HOST_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
     # A node is Ready once it has a CNI configuration, so the configuration is written last. A pod that starts before
     # flannel knows the node's network, or before the agent for NetworkPolicies runs, would fail, and wait for its next
@@ -208,10 +217,10 @@ def _pod(api_server: str, *, ipv6: bool) -> dict[str, Any]:
                     "--kube-subnet-mgr",
                     "--healthz-ip=127.0.0.1",
                     f"--healthz-port={_HEALTH_PORT}",
-                    *interface,
+                    *([interface] if interface else []),
                 ],
                 "env": [
-                    *([address] if ipv6 else []),
+                    *([address] if interface else []),
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                     {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
                     {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},

@@ -100,10 +100,21 @@ def reach(url: str) -> Reach:
     resolver = dns.resolver.Resolver(configure=False)
     resolver.nameservers = [server]
     try:
-        address = str(resolver.resolve(host, "A", lifetime=5)[0])
+        address = _address(resolver, host)
     except dns.exception.DNSException as error:
         raise click.ClickException(
             f"{host} is not in the DNS (asked the system and {server}: {type(error).__name__}); "
             "has its DNSRecord been created?"
         ) from None
-    return Reach(f"https://{address}:443", host, f"{host} is {address} by the landscape's DNS {server}")
+    shown = f"[{address}]" if ":" in address else address
+    return Reach(f"https://{shown}:443", host, f"{host} is {address} by the landscape's DNS {server}")
+
+
+def _address(resolver: "dns.resolver.Resolver", host: str) -> str:
+    """Address of a host: of IPv4, or of IPv6 if it has none, as the API server of a Shoot with IPv6 alone."""
+    import dns.resolver
+
+    try:
+        return str(resolver.resolve(host, "A", lifetime=5)[0])
+    except dns.resolver.NoAnswer:
+        return str(resolver.resolve(host, "AAAA", lifetime=5)[0])

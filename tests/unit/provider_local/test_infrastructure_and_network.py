@@ -317,6 +317,9 @@ async def test_flannel_gives_ipv6_alone(seed: FakeCluster) -> None:
         "IPv6Network": "fd12:3456:789a::/56",
         "Backend": {"Type": "host-gw"},
     }
+    (daemon,) = filter(_is_flannel, objects)
+    arguments = daemon["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert [each for each in arguments if "iface" in each] == ["--iface-regex=^$(HOST_ADDRESS)$"]
 
 
 async def test_other_ip_families_are_refused(seed: FakeCluster) -> None:
