@@ -3,6 +3,7 @@
 import ipaddress
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dns.message
@@ -15,6 +16,7 @@ from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
 from tests.landscape.test_dual_stack import PORT, Cluster, await_answers, families, given, pod
 from tests.landscape.test_load_balancers import asked, own_address, served
+from tests.landscape.test_ssh import command, ended
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow]
 
@@ -158,6 +160,14 @@ def test_a_load_balancer_answers_from_outside_until_its_service_is_deleted(clust
         balanced.shoot.kubectl("-n", PROBE, "delete", "service", "one", "local", "--timeout=30s")
         assert not balanced.in_cloud()
         assert not asked(one)
+
+
+def test_a_bastion_leads_to_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    """Users reach the bastion by IPv4, and the bastion reaches the node by IPv6."""
+    node = sorted(name for nodes in cluster.shoot.nodes().values() for name in nodes)[0]
+    status, output, errors = ended(command(cluster.shoot, tmp_path, node, "--", "uname -n"))
+
+    assert (status, output.split()) == (0, [node]), errors
 
 
 def test_a_reconciliation_changes_nothing_in_the_cluster(cluster: Cluster) -> None:

@@ -94,13 +94,11 @@ def reach(url: str) -> Reach:
         pass
     else:
         return Reach(url, None, SYSTEM_RESOLVER)
-    import dns.resolver
+    import dns.exception
 
     server = landscape_facts()["dns"]["server"]
-    resolver = dns.resolver.Resolver(configure=False)
-    resolver.nameservers = [server]
     try:
-        address = _address(resolver, host)
+        address = _address(host, server)
     except dns.exception.DNSException as error:
         raise click.ClickException(
             f"{host} is not in the DNS (asked the system and {server}: {type(error).__name__}); "
@@ -110,10 +108,12 @@ def reach(url: str) -> Reach:
     return Reach(f"https://{shown}:443", host, f"{host} is {address} by the landscape's DNS {server}")
 
 
-def _address(resolver: "dns.resolver.Resolver", host: str) -> str:
-    """Address of a host: of IPv4, or of IPv6 if it has none, as the API server of a Shoot with IPv6 alone."""
+def _address(host: str, server: str) -> str:
+    """Address of a host by a DNS server: of IPv4, or of IPv6 if it has no other, as a Shoot with IPv6 alone."""
     import dns.resolver
 
+    resolver = dns.resolver.Resolver(configure=False)
+    resolver.nameservers = [server]
     try:
         return str(resolver.resolve(host, "A", lifetime=5)[0])
     except dns.resolver.NoAnswer:
