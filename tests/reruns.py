@@ -20,6 +20,6 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     runs = getattr(item, "execution_count", 1)
-    # A limit of the test function alone starts anew with each call.
+    # A limit of the test function alone starts again with each call.
     if runs > 1 and _LIMIT in item.stash and not item.stash[_LIMIT].func_only:
         item.config.hook.pytest_timeout_set_timer(item=item, settings=item.stash[_LIMIT])
