@@ -79,6 +79,18 @@ class Cluster:
         found: Manifest = json.loads(self.shoot.kubectl("get", *arguments, "-o", "json"))
         return found
 
+    def serve(self, **more: str) -> None:
+        """Run pods ``near`` and ``far`` on a node each, and a Service of ``near`` with these further fields."""
+        one, two = sorted(node for nodes in self.shoot.nodes().values() for node in nodes)
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "near", "namespace": "default"},
+            "spec": {"selector": {"app": "near"}, "ports": [{"port": PORT}], **more},
+        }
+        self.apply(pod("near", one), pod("far", two), service)
+        self.shoot.kubectl("wait", "--for=condition=Ready", "pods", "near", "far", "--timeout=60s")
+
     def addresses(self, pod: str) -> list[str]:
         return [each["ip"] for each in self.get("pod", pod)["status"]["podIPs"]]
 
@@ -90,6 +102,22 @@ class Cluster:
 
     def await_reached(self, client: str, wanted: set[str], *addresses: str) -> None:
         eventually(lambda: self.reached(client, *addresses) == wanted, f"{client} reaches {wanted} alone", 30)
+
+    def assert_a_policy_closes_near(self) -> None:
+        """``far`` reaches no address of ``near`` while a NetworkPolicy closes it, and all of them afterwards."""
+        addresses = self.addresses("near")
+        closed = {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "closed", "namespace": "default"},
+            "spec": {"podSelector": {"matchLabels": {"app": "near"}}, "policyTypes": ["Ingress"]},
+        }
+        self.apply(closed)
+        try:
+            self.await_reached("far", set(), *addresses)
+        finally:
+            self.shoot.kubectl("delete", "networkpolicy", "closed")
+        self.await_reached("far", set(addresses), *addresses)
 
 
 def families(addresses: list[str]) -> list[int]:
@@ -104,15 +132,7 @@ def cluster(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
     manifest["spec"]["networking"]["ipFamilies"] = BOTH
     with shoot.created(manifest):
         made = Cluster(shoot)
-        one, two = sorted(node for nodes in shoot.nodes().values() for node in nodes)
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "near", "namespace": "default"},
-            "spec": {"selector": {"app": "near"}, "ipFamilyPolicy": "RequireDualStack", "ports": [{"port": PORT}]},
-        }
-        made.apply(pod("near", one), pod("far", two), service)
-        shoot.kubectl("wait", "--for=condition=Ready", "pods", "near", "far", "--timeout=60s")
+        made.serve(ipFamilyPolicy="RequireDualStack")
         yield made
 
 
@@ -150,19 +170,7 @@ def test_the_dns_answers_for_both_families(cluster: Cluster) -> None:
 
 
 def test_a_network_policy_closes_both_families(cluster: Cluster) -> None:
-    addresses = cluster.addresses("near")
-    closed = {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": "closed", "namespace": "default"},
-        "spec": {"podSelector": {"matchLabels": {"app": "near"}}, "policyTypes": ["Ingress"]},
-    }
-    cluster.apply(closed)
-    try:
-        cluster.await_reached("far", set(), *addresses)
-    finally:
-        cluster.shoot.kubectl("delete", "networkpolicy", "closed")
-    cluster.await_reached("far", set(addresses), *addresses)
+    cluster.assert_a_policy_closes_near()
 
 
 # Load balancers

@@ -14,7 +14,7 @@ from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
-from tests.landscape.test_dual_stack import PORT, Cluster, await_answers, families, given, pod
+from tests.landscape.test_dual_stack import Cluster, await_answers, families, given
 from tests.landscape.test_load_balancers import asked, own_address, served
 from tests.landscape.test_ssh import command, ended
 
@@ -55,15 +55,7 @@ def cluster(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
     manifest["spec"]["networking"] = {"type": networking["type"], "ipFamilies": ["IPv6"]}
     with shoot.created(manifest):
         made = Cluster(shoot)
-        one, two = sorted(node for nodes in shoot.nodes().values() for node in nodes)
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "near", "namespace": "default"},
-            "spec": {"selector": {"app": "near"}, "ports": [{"port": PORT}]},
-        }
-        made.apply(pod("near", one), pod("far", two), service)
-        shoot.kubectl("wait", "--for=condition=Ready", "pods", "near", "far", "--timeout=60s")
+        made.serve()
         yield made
         assert_nothing_left(shoot)
 
@@ -135,19 +127,7 @@ def test_the_api_server_reaches_nodes_and_pods(cluster: Cluster) -> None:
 
 
 def test_a_network_policy_closes_a_pod(cluster: Cluster) -> None:
-    addresses = cluster.addresses("near")
-    closed = {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": "closed", "namespace": "default"},
-        "spec": {"podSelector": {"matchLabels": {"app": "near"}}, "policyTypes": ["Ingress"]},
-    }
-    cluster.apply(closed)
-    try:
-        cluster.await_reached("far", set(), *addresses)
-    finally:
-        cluster.shoot.kubectl("delete", "networkpolicy", "closed")
-    cluster.await_reached("far", set(addresses), *addresses)
+    cluster.assert_a_policy_closes_near()
 
 
 def test_a_load_balancer_answers_from_outside_until_its_service_is_deleted(cluster: Cluster) -> None:
