@@ -14,6 +14,7 @@ import pytest
 from landscape import network
 from landscape.network import GATEWAY_PORTS, POD_BRIDGE
 from landscape.plan import MAX_LANDSCAPES, Plan
+from tests.connections import CONNECT
 from tests.landscape.conftest import run
 
 pytestmark = pytest.mark.landscape
@@ -37,15 +38,6 @@ print("serving", flush=True)
 while True:
     for key, _ in servers.select():
         key.fileobj.accept()[0].close()
-"""
-_CONNECT = """
-import socket, sys
-for port in map(int, sys.argv[2:]):
-    try:
-        socket.create_connection((sys.argv[1], port), 2).close()
-    except OSError:
-        continue
-    print(port)
 """
 
 
@@ -108,14 +100,15 @@ def _serving(plan: Plan, place: str, address: str, *ports: int) -> Iterator[None
             process.kill()
 
 
-def _in(plan: Plan, place: str, code: str, address: str, *ports: int) -> list[str]:
+def _in(plan: Plan, place: str, code: str, *arguments: str | int) -> list[str]:
     inside = [] if place == USER else ["nsenter", f"--net=/run/netns/{plan.netns(place)}"]
-    return [*inside, sys.executable, "-c", code, address, *map(str, ports)]
+    return [*inside, sys.executable, "-c", code, *map(str, arguments)]
 
 
 def reached(plan: Plan, place: str, address: str, *ports: int) -> list[int]:
     """Ports of an address that take a connection from a place."""
-    return [int(line) for line in run(*_in(plan, place, _CONNECT, address, *ports)).split()]
+    taken = run(*_in(plan, place, CONNECT, *(f"{port}/{address}/{port}" for port in ports))).split()
+    return [port for port in ports if str(port) in taken]
 
 
 @pytest.mark.attack(actor="T2", asset="A5", finding=19)
