@@ -232,8 +232,8 @@ def test_provider_local_finds_the_values_of_its_seed():
     assert (config["seedName"], config["loadBalancerIp"]) == ("seed-7", "198.18.7.2")
 
 
-def test_provider_local_knows_the_addresses_of_ipv6_of_its_seed_alone():
-    plan = Plan("a", 1, "1.37.1")
+def test_provider_local_knows_the_addresses_of_ipv6_of_its_seed_alone(tmp_path):
+    plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
     values = extensions.controller_deployment(plan)["helm"]["values"]["seeds"]
     for seed in plan.seeds:
         found = rendered(
