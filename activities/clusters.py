@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from activities.secrets.sealing import Sealing
 from api import constants
+from api.names import in_url
 from api.resources import CLUSTER, SECRET, SERVICE
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Limits, Object, WatchEvent
@@ -220,10 +221,9 @@ class _ShootAccess:
         address = service["spec"].get("clusterIP")
         if not address or address == "None":
             return endpoint
-        host = f"[{address}]" if ":" in address else address
         return dataclasses.replace(
             endpoint,
-            server=f"https://{host}:{service['spec']['ports'][0]['port']}",
+            server=f"https://{in_url(address)}:{service['spec']['ports'][0]['port']}",
             tls_server_name=f"{API_SERVER}.{self.technical_id}.svc",
         )
 

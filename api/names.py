@@ -44,6 +44,11 @@ def is_ip_address(host: str) -> bool:
     return True
 
 
+def in_url(host: str) -> str:
+    """Host as a URL has it: an IPv6 address is in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def dns_record_type(address: str) -> str:
     """Type of a DNS record for an address: ``A`` or ``AAAA``, or ``CNAME`` if the address is a host name."""
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from api.names import in_url
 from kube.credentials import Issuer
 from kube.errors import KubeconfigError as KubeconfigError
 
@@ -60,10 +61,8 @@ def in_cluster_endpoint() -> Endpoint:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise KubeconfigError("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
-    if ":" in host:
-        host = f"[{host}]"
     return Endpoint(
-        server=f"https://{host}:{port}",
+        server=f"https://{in_url(host)}:{port}",
         ca=(_SERVICE_ACCOUNT / "ca.crt").read_text(),
         token_file=_SERVICE_ACCOUNT / "token",
     )

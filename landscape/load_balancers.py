@@ -14,6 +14,7 @@ import logging
 import aiohttp
 
 from api.local import CHOSEN_MACHINES, EXCLUDED_MACHINES, HEALTH_CHECK_PORT, MACHINE_LABEL
+from api.names import in_url
 from api.resources import ENDPOINT_SLICE, POD, SERVICE
 from kube.cache import Cache, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
@@ -97,9 +98,8 @@ class Backends:
         return self._failures[known] < _FAILURES
 
     async def _is_healthy(self, address: str, port: int) -> bool:
-        host = f"[{address}]" if ip_family(address) == "IPv6" else address
         try:
-            async with self._session.get(f"http://{host}:{port}/healthz", allow_redirects=False) as answer:
+            async with self._session.get(f"http://{in_url(address)}:{port}/healthz", allow_redirects=False) as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, TimeoutError):
             return False

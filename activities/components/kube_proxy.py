@@ -8,6 +8,7 @@ from typing import Any
 from activities.components import base
 from activities.components.base import Manifest
 from api import images
+from api.names import in_url
 
 NAME = "kube-proxy"
 NAMESPACE = "kube-system"
@@ -68,14 +69,14 @@ def _config_map(proxy: KubeProxy) -> Manifest:
         "contexts": [{"name": "shoot", "context": {"cluster": "shoot", "user": NAME}}],
         "current-context": "shoot",
     }
-    ipv6 = ":" in proxy.pod_cidrs[0]
+    everywhere = "::" if ":" in proxy.pod_cidrs[0] else "0.0.0.0"
     configuration: Manifest = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": "/etc/kube-proxy/kubeconfig"},
-        "bindAddress": "::" if ipv6 else "0.0.0.0",
-        "healthzBindAddress": f"{'[::]' if ipv6 else '0.0.0.0'}:{_HEALTH_PORT}",
-        "metricsBindAddress": f"{'[::]' if ipv6 else '0.0.0.0'}:{_METRICS_PORT}",
+        "bindAddress": everywhere,
+        "healthzBindAddress": f"{in_url(everywhere)}:{_HEALTH_PORT}",
+        "metricsBindAddress": f"{in_url(everywhere)}:{_METRICS_PORT}",
         "mode": _MODES[proxy.settings.get("mode", "IPTables")],
         "clusterCIDR": ",".join(proxy.pod_cidrs),
         # Keep the node's limits: its operating system config sets them.

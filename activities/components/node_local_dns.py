@@ -14,6 +14,7 @@ from activities.components import base, coredns, own
 from activities.components.base import Manifest
 from api import images
 from api.core.v1beta1.shoot import NodeLocalDNS
+from api.names import in_url
 
 NAME = "node-local-dns"
 NAMESPACE = "kube-system"
@@ -58,7 +59,7 @@ class Server:
     @property
     def health(self) -> str:
         """Address and port of the server's health check."""
-        return f"{f'[{self.address}]' if self.ipv6 else self.address}:{_HEALTH_PORT}"
+        return f"{in_url(self.address)}:{_HEALTH_PORT}"
 
     @property
     def addresses(self) -> list[str]:

@@ -587,7 +587,6 @@ class ExtensionActivities:
             return TaskResult(note=note_of_none(task))
         credentials = provider["credentialsRef"]
         view = await self._clusters.cluster(task.technical_id)
-        # Machines and pods with IPv6 alone reach their API server at such an address.
         find_address = gateway_address_ipv6 if dual_stack.is_ipv6_alone(view.shoot) else gateway_address
         address = await find_address(self._clusters.seed_caches, served_by.namespace)
         (name,) = await kind.wanted(self._clusters, task)

@@ -76,7 +76,6 @@ async def gateway_address(seed: Caches, namespace: str = gateway.NAMESPACE) -> s
     Raises:
         TimeoutError: the load balancer has no address after 10 minutes.
     """
-
     return (await _addresses(seed, namespace))[0]
 
 

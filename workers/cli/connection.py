@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from api.names import in_url
 from kube.client import KubeClient
 from kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig, resolved
 
@@ -104,8 +105,7 @@ def reach(url: str) -> Reach:
             f"{host} is not in the DNS (asked the system and {server}: {type(error).__name__}); "
             "has its DNSRecord been created?"
         ) from None
-    shown = f"[{address}]" if ":" in address else address
-    return Reach(f"https://{shown}:443", host, f"{host} is {address} by the landscape's DNS {server}")
+    return Reach(f"https://{in_url(address)}:443", host, f"{host} is {address} by the landscape's DNS {server}")
 
 
 def _address(host: str, server: str) -> str:

@@ -17,6 +17,7 @@ import aiohttp
 from activities.components.etcd import BACKUP_PORT, CLIENT_PORT
 from api import constants
 from api.decisions.conditions import find_condition, set_conditions
+from api.names import in_url
 from api.resources import (
     CONFIG_MAP,
     ETCD,
@@ -537,8 +538,7 @@ def _instance(pod: Object) -> str:
 
 
 def _host(pod: Object) -> str:
-    address = str(pod["status"].get("podIP", ""))
-    return f"[{address}]" if ":" in address else address
+    return in_url(str(pod["status"].get("podIP", "")))
 
 
 def _uses_tls(etcd: Object, pod: Object) -> bool:

@@ -19,6 +19,7 @@ from activities.provider_local.provider import PROVIDER_TYPE
 from activities.provider_local.storage import ACCESS_SECRET
 from api.constants import GENERIC_TOKEN_KUBECONFIG_NAME
 from api.local import infrastructure_namespace
+from api.names import in_url
 from api.resources import CLUSTER, CONTROL_PLANE, SECRET, SERVICE
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Limits, WatchEvent
@@ -196,10 +197,9 @@ class ShootControllers:
             return None
         found = endpoint_of(parse_kubeconfig(_decoded(generic, "kubeconfig")))
         address = service["spec"]["clusterIP"]
-        host = f"[{address}]" if ":" in address else address
         shoot = replace(
             found,
-            server=f"https://{host}:{service['spec']['ports'][0]['port']}",
+            server=f"https://{in_url(address)}:{service['spec']['ports'][0]['port']}",
             tls_server_name=f"{API_SERVER}.{namespace}.svc",
             token=token,
             token_file=None,
