@@ -4,9 +4,7 @@ What was acknowledged is there afterwards, and two members serve while the third
 """
 
 import json
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +14,8 @@ import pytest
 from tests.landscape import wire
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe
-from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually, refused
+from tests.landscape.tunnel import Asking, pods_of_tunnel
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
 
@@ -25,7 +23,6 @@ _ETCDS = ("etcd-main", "etcd-events")
 _CHANGE_SECONDS = 180.0
 _BACK_SECONDS = 120.0
 _ROTATION_SECONDS = 900.0
-_REQUEST_SECONDS = 30.0
 _KILL = """
 import os
 for process in filter(str.isdigit, os.listdir("/proc")):
@@ -143,52 +140,10 @@ def test_an_etcd_with_a_replaced_member_is_healthy_and_backed_up(tolerant: Toler
     assert len(pods) == 2
 
 
-class Asking:
-    """Ask a kubelet for its health through the API server and the tunnel, ten times a second.
-
-    Each request has a connection of its own to the API server. One that fails is repeated once, as clients may do.
-    """
-
-    def __init__(self, shoot: Shoot) -> None:
-        self._probe = Probe(shoot, "tunnel", timeout=_REQUEST_SECONDS)
-        node = shoot.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
-        self._path = f"/api/v1/nodes/{node}/proxy/healthz"
-        self.answered = 0
-        self.repeated: list[str] = []
-        self.failed: list[str] = []
-        self.slowest = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator["Asking"]:
-        with repeating(self._ask, 0.1):
-            yield self
-
-    def _ask(self) -> None:
-        begun = time.monotonic()
-        if fault := self._probe.fault(self._path):
-            self.repeated.append(fault)
-            if again := self._probe.fault(self._path):
-                self.failed.append(again)
-                return
-        self.answered += 1
-        self.slowest = max(self.slowest, time.monotonic() - begun)
-
-    def has_answers(self, more_than: int) -> bool:
-        return self.answered > more_than
-
-
-def _pods_of_tunnel(shoot: Shoot, *, server: bool) -> list[str]:
-    if server:
-        found = shoot.control_plane("get", "pods", "-l", "networking.gardener.cloud/vpn-server", "-o", "name")
-    else:
-        found = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "app=vpn-shoot", "-o", "name")
-    return sorted(found.split())
-
-
 @pytest.mark.parametrize("server", [True, False], ids=["server", "client"])
 def test_the_loss_of_either_end_of_the_tunnel_refuses_no_request(tolerant: Tolerant, *, server: bool) -> None:
     shoot = tolerant.shoot
-    pods = _pods_of_tunnel(shoot, server=server)
+    pods = pods_of_tunnel(shoot, server=server)
     assert len(pods) == 2
     for pod in pods:
         with Asking(shoot).running() as asking:
@@ -198,11 +153,11 @@ def test_the_loss_of_either_end_of_the_tunnel_refuses_no_request(tolerant: Toler
             before = asking.answered
 
             def replaced(before: int = before, asking: Asking = asking, pod: str = pod) -> bool:
-                left = _pods_of_tunnel(shoot, server=server)
+                left = pods_of_tunnel(shoot, server=server)
                 return pod not in left and len(left) == 2 and asking.answered > before + 50
 
             eventually(replaced, f"{pod} is replaced", _BACK_SECONDS)
-        print(f"{pod}: {asking.answered} answered, {len(asking.repeated)} repeated, slowest {asking.slowest:.1f} s")
+        print(f"{pod}: {asking}")
         assert not asking.failed, asking.failed
 
 

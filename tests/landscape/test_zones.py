@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.landscape.bastions import in_cloud
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe
 from tests.landscape.shoots import Shoot, eventually
+from tests.landscape.tunnel import Asking, pods_of_tunnel
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
 
@@ -20,6 +22,7 @@ _BACK_SECONDS = 180.0
 _PATIENCE_SECONDS = 10.0
 """Seconds that the probe waits for an answer: writes wait for a new leader of etcd."""
 _TOLERANT = {"highAvailability": {"failureTolerance": {"type": "zone"}}}
+_PLACE = ("-o", "jsonpath={.spec.nodeName}")
 _COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -35,7 +38,7 @@ def zonal() -> Iterator[Landscape]:
 def tolerant(zonal: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     """A Shoot that the scheduler can only place in the seed with three zones."""
     shoot = Shoot(zonal, "tolerant", tmp_path_factory.mktemp("kubeconfigs"))
-    with shoot.created(shoot.manifest(controlPlane=_TOLERANT)):
+    with shoot.created(shoot.manifest(machines=2, controlPlane=_TOLERANT)):
         yield shoot
 
 
@@ -72,9 +75,14 @@ def test_a_tolerant_control_plane_is_spread_over_the_zones(tolerant: Shoot) -> N
 
 
 def test_a_lost_zone_costs_no_acknowledged_write_and_comes_back(zonal: Landscape, tolerant: Shoot) -> None:
-    victim = next(iter(_nodes(tolerant, "kube-apiserver").values()))
-    with Probe(tolerant, timeout=_PATIENCE_SECONDS, reconnects=True).running() as probe:
+    servers = _nodes(tolerant, "vpn-seed-server").values()
+    assert len(set(servers)) == 2
+    # Of three zones, one has an API server and a server of the tunnel.
+    victim = next(each for each in _nodes(tolerant, "kube-apiserver").values() if each in servers)
+    reader = Probe(tolerant, timeout=_PATIENCE_SECONDS, reconnects=True)
+    with reader.running() as probe, Asking(tolerant).running() as asking:
         eventually(lambda: len(probe.answered) > 50, "the probe is answered", 30)
+        eventually(lambda: asking.has_answers(20), "the kubelet answers", 30)
         before = probe.failed
         zonal.gardener("kill", victim)
         answered = len(probe.answered)
@@ -97,6 +105,24 @@ def test_a_lost_zone_costs_no_acknowledged_write_and_comes_back(zonal: Landscape
         answered = len(probe.answered)
         eventually(lambda: len(probe.answered) > answered + 100, "the probe is answered with all nodes", 60)
         assert not probe.lost
+        eventually(lambda: len(_nodes(tolerant, "vpn-seed-server")) == 2, "two servers of the tunnel", _BACK_SECONDS)
+        print(f"through the tunnel: {asking}")
+        assert not asking.failed
+
+
+def test_a_lost_machine_with_one_end_of_the_tunnel_costs_no_request_to_the_others(tolerant: Shoot) -> None:
+    clients = pods_of_tunnel(tolerant, server=False)
+    places = {each: tolerant.kubectl("-n", "kube-system", "get", each, *_PLACE) for each in clients}
+    lost, left = places.values()
+    assert lost != left
+    with Asking(tolerant, left).running() as asking:
+        eventually(lambda: asking.has_answers(20), "the kubelet answers", 30)
+        in_cloud(tolerant, "delete", "pod", lost, "--grace-period=0", "--force")
+        tolerant.kubectl("wait", f"node/{lost}", "--for=condition=Ready=Unknown", "--timeout=120s", timeout=130)
+        answered = asking.answered
+        eventually(lambda: asking.has_answers(answered + 50), "the kubelet answers without the other machine", 60)
+        print(f"{lost} lost: {asking}")
+        assert not asking.failed
 
 
 def test_a_pinned_control_plane_runs_in_its_zone_alone(pinned: Shoot) -> None:
