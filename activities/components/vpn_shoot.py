@@ -1,7 +1,8 @@
 """The shoot's end of the reversed VPN: client pods that connect to the gateway, each with a proxy for the API server.
 
 There are two pods: when one pod or its node is replaced, the other pod serves at once. When the server in the seed is
-replaced, the pod that is not in use connects to the next server, while the other pod still serves.
+replaced, the pod that is not in use connects to the next server, while the other pod still serves. With two servers,
+each pod needs a node of its own.
 """
 
 import base64
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from activities.components import base, envoy, gateway, vpn_drain
 from activities.components.base import Manifest
-from api import images
+from api import high_availability, images
 
 NAME = "vpn-shoot"
 NAMESPACE = "kube-system"
@@ -232,7 +233,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
         restartPolicy="Always",
     )
     tunnels = [_tunnel(vpn, index) for index in range(len(vpn.servers))]
-    return base.deployment(
+    made = base.deployment(
         NAME,
         NAMESPACE,
         select=SELECT,
@@ -261,6 +262,11 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
             ],
         },
     )
+    if len(vpn.servers) > 1:
+        # The first node takes both pods, because it is alone. The webhook moves one of them when the second node comes.
+        del made["metadata"]["labels"][high_availability.SKIP]
+        made["metadata"]["annotations"][high_availability.HOST_SPREAD] = "true"
+    return made
 
 
 def _tunnel(vpn: VpnShoot, index: int) -> Manifest:

@@ -111,9 +111,9 @@ def test_a_lost_zone_costs_no_acknowledged_write_and_comes_back(zonal: Landscape
 
 
 def test_a_lost_machine_with_one_end_of_the_tunnel_costs_no_request_to_the_others(tolerant: Shoot) -> None:
+    tolerant.kubectl("-n", "kube-system", "rollout", "status", "deployment/vpn-shoot", "--timeout=120s", timeout=130)
     clients = pods_of_tunnel(tolerant, server=False)
-    places = {each: tolerant.kubectl("-n", "kube-system", "get", each, *_PLACE) for each in clients}
-    lost, left = places.values()
+    lost, left = (tolerant.kubectl("-n", "kube-system", "get", each, *_PLACE) for each in clients)
     assert lost != left
     with Asking(tolerant, left).running() as asking:
         eventually(lambda: asking.has_answers(20), "the kubelet answers", 30)

@@ -35,8 +35,11 @@ from activities.components import (
 )
 from activities.components.managed_resource import managed_resource
 from activities.seed.facts import taints_of_system_pools
+from api import high_availability
 from api.core.v1beta1.shoot import ClusterAutoscaler, NodeLocalDNS, VerticalPodAutoscaler
 from tests.unit.components.test_apiserver import server
+from workers.resource_manager.config import HighAvailabilityConfig
+from workers.resource_manager.webhooks.high_availability import Place, make_available
 
 NAMESPACE = "shoot--dev--a"
 KEY = b"-----BEGIN EC PRIVATE KEY-----\nSENTINEL\n"
@@ -377,6 +380,22 @@ def test_each_client_pod_has_a_tunnel_to_both_servers():
     assert len(pod["containers"]) == 2
     assert not any("@" in text for name, text in files.items() if name not in ("envoy.json", "drain.py"))
     assert "-p tcp --dport 9444 ! -i tun+ -j REJECT" in pod["initContainers"][0]["command"][-1]
+
+
+@pytest.mark.parametrize(
+    ("vpn", "nodes", "wanted"),
+    [(OF_TWO_SERVERS, 2, "DoNotSchedule"), (OF_TWO_SERVERS, 1, "ScheduleAnyway"), (VPN_SHOOT, 2, None)],
+    ids=["two servers, two nodes", "two servers, one node", "one server"],
+)
+def test_with_two_servers_each_client_pod_needs_a_node_of_its_own(vpn, nodes, wanted):
+    """The webhook leaves workloads with label ``skip`` as they are, so their constraints are those of the manifest."""
+    (workload,) = workloads(vpn_shoot.objects(vpn))
+    of_webhook = high_availability.SKIP not in workload["metadata"]["labels"]
+    assert of_webhook == (wanted is not None)
+    if of_webhook:
+        make_available(workload, Place(zones=("0",)), HighAvailabilityConfig(), limit=None, nodes=nodes)
+        (constraint,) = workload["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == ("kubernetes.io/hostname", wanted)
 
 
 # System components
