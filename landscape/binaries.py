@@ -364,6 +364,20 @@ def _of_prometheus(binary: str, version: str, package: str = "", **rest: Any) ->
     )
 
 
+def victoria_logs() -> Tool:
+    """The store of the logs of nodes, which a landscape has on request."""
+    version = images.VICTORIA_LOGS_VERSION
+    return Tool(
+        "victoria-logs",
+        version,
+        ("victoria-logs",),
+        _TOOLS / "victoria-logs",
+        "",
+        package="github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs",
+        variables={"github.com/VictoriaMetrics/VictoriaMetrics/lib/buildinfo.Version": f"victoria-logs-v{version}"},
+    )
+
+
 def vertical_pod_autoscaler() -> Tool:
     """The three programs of the vertical pod autoscaler.
 

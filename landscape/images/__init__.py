@@ -74,6 +74,12 @@ def archive_of_gvisor(binaries: Binaries, progress: Progress = lambda _: None) -
         return _Builder(Layers(CACHE, progress), "", binaries).of_gvisor()
 
 
+def archive_of_victoria_logs(binaries: Binaries, progress: Progress = lambda _: None) -> Path:
+    """An archive with the image of the store of logs."""
+    with _locked(progress):
+        return _Builder(Layers(CACHE, progress), "", binaries).of_victoria_logs()
+
+
 def archive_for_conformance(binaries: Binaries, agnhost: Path, progress: Progress = lambda _: None) -> Path:
     """An archive with the images of Kubernetes' conformance tests; ``agnhost``: the source of the image's files."""
     with _locked(progress):
@@ -163,6 +169,12 @@ class _Builder:
         names = ("runsc", "containerd-shim-runsc-v1")
         layer = self._layers.files("gvisor", [(Path(self._binaries[name]), f"/{name}") for name in names])
         return self._archive("gvisor", [Image(images.RUNTIME_GVISOR, (layer,), ("/runsc",))])
+
+    def of_victoria_logs(self) -> Path:
+        """Upstream's path. Without configuration: the pod has options, and a volume for the data."""
+        path = "/victoria-logs-prod"
+        layer = self._binary("victoria-logs", path)
+        return self._archive("victoria-logs", [Image(images.VICTORIA_LOGS, (layer,), (path,))])
 
     def _archives_of(self, role: Role) -> list[Path]:
         match role:

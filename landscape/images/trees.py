@@ -34,8 +34,10 @@ MACHINE_PACKAGES = (
     "runc",
     "sudo",
     "systemd",
+    "systemd-journal-remote",
     "systemd-sysv",
 )
+"""systemd-journal-remote for systemd-journal-upload, which sends the journal to the store of logs in the seed."""
 
 POSTGRESQL_PACKAGES = (f"postgresql-{images.POSTGRESQL_VERSION}",)
 

@@ -73,6 +73,20 @@ def names(made: list[Path]) -> set[str]:
     return {name for archive in made for name in configs(archive)}
 
 
+def on_request(tmp_path: Path) -> Path:
+    """The archive with the store of logs, which a seed gets only on request: its program would have to be compiled."""
+    program = tmp_path / "victoria-logs"
+    program.write_text("victoria-logs")
+    return images.archive_of_victoria_logs({"victoria-logs": str(program)})
+
+
+def test_the_store_of_logs_has_upstreams_name_and_path(tmp_path: Path) -> None:
+    ((name, config),) = configs(on_request(tmp_path)).items()
+
+    assert name == "docker.io/victoriametrics/victoria-logs:v1.52.2"
+    assert config["Entrypoint"] == ["/victoria-logs-prod"]
+
+
 def test_a_seed_has_prometheus_in_its_own_archive_with_upstreams_entrypoint_and_user(tmp_path: Path) -> None:
     """A new version of it is then imported without anything else, and a restricted pod may run it."""
     (archive,) = (path for path in archives("seed", tmp_path) if path.name.startswith("prometheus-"))
@@ -112,7 +126,7 @@ def test_a_seed_has_the_vertical_pod_autoscaler_with_upstreams_entrypoints_and_u
 def test_the_archives_contain_all_images_of_our_pods(role: Role, components: dict[str, Any], tmp_path: Path) -> None:
     """In whatever version: pools have other Kubernetes versions than their control plane."""
     used = {each["image"] for objects in components.values() for pod in workloads(objects) for each in containers(pod)}
-    brought = {name.rpartition(":")[0] for name in names(archives(role, tmp_path))}
+    brought = {name.rpartition(":")[0] for name in names([*archives(role, tmp_path), on_request(tmp_path)])}
     assert {name.rpartition(":")[0] for name in used} - brought == set()
 
 
