@@ -1,7 +1,6 @@
-"""Parts that the Prometheus and the Alertmanager of a Shoot share: access for users, and storage.
+"""Parts that Prometheus, Alertmanager and the store of logs of a Shoot share: access for users, and storage.
 
-Both terminate TLS themselves and ask for the password of ``observability-ingress-users``; the gateway passes TLS
-through.
+Each terminates TLS itself and asks for the password of ``observability-ingress-users``; the gateway passes TLS through.
 """
 
 import base64
@@ -19,7 +18,7 @@ _TLS = "/etc/monitoring/tls"
 
 @dataclass(frozen=True)
 class Served:
-    """The Prometheus or the Alertmanager of a Shoot: its place in the seed, and access for users."""
+    """Prometheus, Alertmanager or the store of logs of a Shoot: its place in the seed, and access for users."""
 
     name: str
     namespace: str
@@ -54,8 +53,13 @@ def objects(served: Served, storage: str, **secret: Manifest) -> list[Manifest]:
 
     ``secret``: configurations with secrets, by file name without its extension; the file ``web`` is added to them.
     """
-    name, namespace, labels = served.name, served.namespace, served.labels
     texts = {f"{each}.yaml": base.to_json(content) for each, content in _files(served, secret).items()}
+    return parts(served, storage, texts)
+
+
+def parts(served: Served, storage: str, texts: Mapping[str, str]) -> list[Manifest]:
+    """ServiceAccount, Secret with these files, volume, Service and exposure of a component with its own password."""
+    name, namespace, labels = served.name, served.namespace, served.labels
     exposure = gateway.ServiceExposure(hosts=(served.host,), upstream=gateway.Upstream(service=name, port=served.port))
     return [
         base.service_account(name, namespace),

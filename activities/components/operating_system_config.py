@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import coredns, kube_proxy, node_local_dns, root_certificates, ssh_access
+from activities.components import coredns, kube_proxy, node_local_dns, node_logs, root_certificates, ssh_access
 from api import constants, images, resources
 from api.decisions import dual_stack
 from api.decisions.versions import Version
@@ -34,6 +34,8 @@ _CLUSTER_CA = f"{_AGENT}/ca.crt"
 _KUBELET_CONFIG = f"{_KUBELET}/config/kubelet"
 _KUBELET_BOOTSTRAP = f"{_KUBELET}/kubeconfig-bootstrap"
 _KUBELET_CA = f"{_KUBELET}/ca.crt"
+_KUBELET_CERTIFICATE = f"{_KUBELET}/pki/kubelet-client-current.pem"
+"""Client certificate of the kubelet with its key. The kubelet renews it, and then replaces this link."""
 
 _ADDRESSES = f"{_KUBELET}/node_addresses"
 _FIND_ADDRESSES = f"{_KUBELET}/config/find-node-addresses"
@@ -137,6 +139,8 @@ class NodeConfig:
     """Lines of ``authorized_keys``; empty if SSH is disabled."""
     root_certificates: str = ""
     """PEM bundle that machines trust in addition to the certificates of their image; empty if there is none."""
+    logs_host: str = ""
+    """Host name of the store to which nodes send their logs; empty if they do not."""
 
     @property
     def key(self) -> str:
@@ -235,6 +239,7 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             *_units(node, _containerd_drop_ins(node)),
             {"name": "systemd-sysctl.service", "command": "restart", "filePaths": [_KERNEL_SETTINGS_FILE]},
             *ssh_access.units(node.ssh_keys),
+            *node_logs.units(node.logs_host, certificate=_KUBELET_CERTIFICATE, cluster_ca=_CLUSTER_CA),
         ],
     }
 

@@ -38,6 +38,7 @@ _CONTROL_PLANE = {
     "blackbox-exporter": 100,
     "kube-state-metrics": 100,
     "prometheus": 100,
+    "victoria-logs": 100,
 }
 
 

@@ -1,4 +1,7 @@
-"""Monitoring of a control plane for its users: Prometheus, the components around it, and their URLs in the garden."""
+"""Monitoring of a control plane for its users: Prometheus, the components around it, and their URLs in the garden.
+
+Also the store of the logs of nodes, where the gardenlet's configuration wants one.
+"""
 
 import asyncio
 import base64
@@ -7,7 +10,7 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from activities.clusters import Clusters, ClusterView
-from activities.components import alertmanager, base, exporters, gateway, kube_state_metrics, prometheus
+from activities.components import alertmanager, base, exporters, gateway, kube_state_metrics, prometheus, victoria_logs
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.components.monitoring import Served
 from activities.errors import transient
@@ -16,7 +19,8 @@ from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
 from activities.seed.facts import ApiNames, vpn_servers
 from activities.seed.hibernation import wanted_asleep
-from activities.seed.secrets import garden_object
+from activities.seed.node_logs import PREFIX, NodeLogs
+from activities.seed.secrets import CLIENT_CA, garden_object
 from api import resources
 from api.constants import GARDEN_NAMESPACE, PURPOSE_TESTING
 from api.contracts.operations import ShootTask, TaskResult
@@ -41,15 +45,18 @@ _UNWANTED = TaskResult(note="not wanted")
 class ObservabilityActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, node_logs: NodeLogs | None = None) -> None:
+        """``node_logs``: Shoots whose nodes send their logs; None: no Shoot's."""
         self._clusters = clusters
+        self._node_logs = node_logs or NodeLogs()
 
     @activity.defn
     async def deploy_observability(self, task: ShootTask) -> TaskResult:
         """Apply the Shoot's Prometheus, and publish its URL and password in the garden; delete all of it if unwanted.
 
-        Also apply an Alertmanager if the Shoot names receivers of mails and the garden has a mail server. A second run
-        finds the password of the first one in its Secret, and applies the same objects again.
+        Also apply an Alertmanager if the Shoot names receivers of mails and the garden has a mail server, and a store
+        of logs if the nodes of the Shoot are to send theirs. A second run finds the password of the first one in its
+        Secret, and applies the same objects again.
 
         Raises:
             ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden's Secret for mails is incomplete.
@@ -57,6 +64,7 @@ class ObservabilityActivities:
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
             await self._delete_alertmanager(task)
+            await self._delete_store_of_logs(task)
             await self._delete_state_metrics(task)
             await self._delete_blackbox_exporter(task)
             await self._delete(task)
@@ -89,6 +97,14 @@ class ObservabilityActivities:
             urls["alertmanager-url"] = f"https://{served.host}"
         else:
             await self._delete_alertmanager(task)
+        if self._node_logs.wanted(view):
+            served = await way_in.to(victoria_logs.NAME, victoria_logs.PORT, PREFIX)
+            user, password, clients = users.data["username"].decode(), users.data["password"], secrets.get(CLIENT_CA)
+            store = victoria_logs.VictoriaLogs(served, user, password, clients.name)
+            components.append(victoria_logs.objects(store))
+            urls["logs-url"] = f"https://{served.host}"
+        else:
+            await self._delete_store_of_logs(task)
         rights = managed_resource(_RIGHTS, task.technical_id, prometheus.shoot_objects())
         if view.workerless:
             await self._delete_state_metrics(task)
@@ -113,6 +129,8 @@ class ObservabilityActivities:
         names = [prometheus.NAME, *([exporters.BLACKBOX_EXPORTER] if _reaches_api_server(view) else [])]
         if await self._smarthost(view):
             names.append(alertmanager.NAME)
+        if self._node_logs.wanted(view):
+            names.append(victoria_logs.NAME)
         if not view.workerless:
             names.append(kube_state_metrics.NAME)
         caches, namespace = self._clusters.seed_caches, task.technical_id
@@ -134,6 +152,11 @@ class ObservabilityActivities:
 
     async def _delete_alertmanager(self, task: ShootTask) -> None:
         await rollout.delete(self._clusters.seed, _parts(alertmanager.NAME), task.technical_id)
+
+    async def _delete_store_of_logs(self, task: ShootTask) -> None:
+        seed, namespace = self._clusters.seed, task.technical_id
+        await rollout.delete(seed, _parts(victoria_logs.NAME), namespace)
+        await rollout.delete_versioned(seed, victoria_logs.SELECT, namespace)
 
     async def _delete_state_metrics(self, task: ShootTask) -> None:
         seed, name, namespace = self._clusters.seed, kube_state_metrics.NAME, task.technical_id
@@ -185,7 +208,7 @@ class _WayIn:
 
 
 def _parts(name: str) -> list[tuple[Resource, str]]:
-    """Objects that both Prometheus and Alertmanager have, by the component's name."""
+    """Objects that Prometheus, Alertmanager and the store of logs have, by the component's name."""
     kinds = (
         resources.DEPLOYMENT,
         resources.SERVICE,

@@ -22,6 +22,7 @@ from activities.secrets.manager import SecretsManager
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extension_operations import Extensions
+from activities.seed.node_logs import NodeLogs, host
 from activities.seed.secrets import ssh_public_keys
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
@@ -55,8 +56,10 @@ _APPLY_SECONDS = 3 * 60
 class OperatingSystemConfigActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, node_logs: NodeLogs | None = None) -> None:
+        """``node_logs``: Shoots whose nodes send their logs; None: no Shoot's."""
         self._clusters = clusters
+        self._node_logs = node_logs or NodeLogs()
 
     @activity.defn
     async def deploy_os_configs(self, task: ShootTask) -> TaskResult:
@@ -66,11 +69,22 @@ class OperatingSystemConfigActivities:
         server = f"https://{_api_domain(task, view)}"
         cluster_ca, kubelet_ca = (secrets.get(name).data["bundle.crt"].decode() for name in ("ca", "ca-kubelet"))
         ssh_keys = ssh_public_keys(secrets) if ssh.has_access(view.shoot) else []
+        logs_host = host(view, task.technical_id) if self._node_logs.wanted(view) else ""
         wanted = []
         for pool in view.pools:
             provider_config = pool["machine"]["image"].get("providerConfig")
             trusted = root_certificates.bundle(view.cloud_profile["spec"].get("caBundle"), pool.get("caBundle"))
-            node = NodeConfig(view.shoot, pool, server, cluster_ca, kubelet_ca, provider_config, ssh_keys, trusted)
+            node = NodeConfig(
+                view.shoot,
+                pool,
+                server,
+                cluster_ca,
+                kubelet_ca,
+                provider_config,
+                ssh_keys,
+                trusted,
+                logs_host=logs_host,
+            )
             labels = {constants.WORKER_POOL: pool["name"], **container_runtime_labels(pool)}
             for name, spec in zip(
                 operating_system_config_names(view.shoot, pool),

@@ -29,7 +29,7 @@ from workers.lib.access import User
 
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
 """Annotation of a ShootState with the name of the seed that wrote it for a migration."""
-PROMETHEUS_URL, ALERTMANAGER_URL = "prometheus-url", "alertmanager-url"
+PROMETHEUS_URL, ALERTMANAGER_URL, LOGS_URL = "prometheus-url", "alertmanager-url", "logs-url"
 """Annotations of Secret ``<shoot>.monitoring``."""
 
 
@@ -74,7 +74,7 @@ _PUBLISHED = (_OWNERS, *_labels(constants.ROLE, constants.SHOOT_NAME, constants.
 _SECRET = (
     *_PUBLISHED,
     *_labels(*issuer.PUBLIC_KEYS, constants.PROJECT_NAME, constants.SHOOT_NAMESPACE),
-    *_annotations(PROMETHEUS_URL, ALERTMANAGER_URL),
+    *_annotations(PROMETHEUS_URL, ALERTMANAGER_URL, LOGS_URL),
 )
 _BUNDLE = (*_PUBLISHED, *_labels(constants.DISCOVERY_PUBLIC, constants.UPDATE_RESTRICTION))
 _LEASE = (_OWNERS, "spec")

@@ -11,8 +11,14 @@ from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.components.gateway import OWN, Place
 from activities.secrets.crypto import KeyAlgorithm
 from activities.seed.handlers import ExposureClassHandler, check_distinct
+from activities.seed.node_logs import NodeLogs
 from activities.seed.retention import Retention
-from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_EXTENSIONS_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
+from api.constants import (
+    PURPOSE_TESTING,
+    SEED_BACKUP_BUCKETS_READY,
+    SEED_EXTENSIONS_READY,
+    SEED_SYSTEM_COMPONENTS_HEALTHY,
+)
 from api.meta import Quantity
 from api.model import ApiModel
 from api.quantities import parse_quantity
@@ -161,6 +167,51 @@ class NetworkPoliciesConfig(ApiModel):
     their pods get their labels then."""
 
 
+class ShootNodeLoggingConfig(ApiModel):
+    shoot_purposes: tuple[Literal["evaluation", "testing", "development", "production", "infrastructure"], ...] = ()
+    """Purposes of the Shoots whose nodes send their logs to a store in the seed; none: no Shoot's. Shoots of purpose
+    ``testing`` have no observability, and so no store."""
+
+    @model_validator(mode="after")
+    def _have_observability(self) -> Self:
+        if PURPOSE_TESTING in self.shoot_purposes:
+            raise ValueError(
+                "shootPurposes: Shoots of purpose testing have no observability, and so no store of logs: leave it out"
+            )
+        return self
+
+
+class LoggingConfig(ApiModel):
+    """Logs of Shoots that are stored in the seed. Fields have Gardener's names and meanings."""
+
+    enabled: bool = False
+    """Whether logs are stored at all."""
+    shoot_node_logging: ShootNodeLoggingConfig = ShootNodeLoggingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_known_parts(cls, given: Any) -> Any:
+        """Refuse Gardener's other parts with the reason, unless they are switched off, as they are here in any case."""
+        if not isinstance(given, Mapping):
+            return given
+        for name, because in _OTHER_LOGGING.items():
+            part = given.get(name)
+            if part is not None and not (isinstance(part, Mapping) and part.get("enabled") is False):
+                raise ValueError(f"{name} is not possible, leave it out or set {name}.enabled to false: {because}")
+        return {name: value for name, value in given.items() if name not in _OTHER_LOGGING}
+
+    @property
+    def node_logs(self) -> NodeLogs:
+        return NodeLogs(frozenset(self.shoot_node_logging.shoot_purposes if self.enabled else ()))
+
+
+_OTHER_LOGGING = {
+    "vali": "this version stores logs in VictoriaLogs",
+    "shootEventLogging": "this version stores logs of nodes, and no events of Shoots",
+}
+"""Parts of Gardener's configuration that this version lacks."""
+
+
 class VpnConfig(ApiModel):
     network: str = "192.168.123.0/24"
     """Address range of the VPN tunnels; it must not overlap with any network of a shoot or seed."""
@@ -216,6 +267,7 @@ class GardenletConfig(ApiModel):
     backup_entry: BackupEntryConfig = BackupEntryConfig()
     vpn: VpnConfig = VpnConfig()
     network_policies: NetworkPoliciesConfig = NetworkPoliciesConfig()
+    logging: LoggingConfig = LoggingConfig()
     secrets: SecretsConfig = SecretsConfig()
     exposure_class_handlers: tuple[ExposureClassHandler, ...] = ()
     """Handlers of ExposureClasses that the seed serves, each by a gateway of its own."""

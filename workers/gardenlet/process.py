@@ -85,6 +85,7 @@ async def run(config_path: str) -> None:
             identity=config.identity,
             handlers=config.exposure_class_handlers,
             network_policies=config.network_policies.enabled,
+            node_logs=config.logging.node_logs,
         ),
         interceptors=[
             *await open_journal(config.temporal.journal_directory, temporal),

@@ -26,6 +26,7 @@ from activities.seed.hibernation import HibernationActivities
 from activities.seed.issuer import IssuerActivities
 from activities.seed.migration import MigrationActivities
 from activities.seed.namespace import NamespaceActivities
+from activities.seed.node_logs import NodeLogs
 from activities.seed.observability import ObservabilityActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.references import ReferenceActivities
@@ -58,6 +59,7 @@ def seed_activities(
     identity: str = "gardenlet",
     handlers: Sequence[ExposureClassHandler] = (),
     network_policies: bool = False,
+    node_logs: NodeLogs | None = None,
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
@@ -72,7 +74,7 @@ def seed_activities(
         IssuerActivities(clusters),
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
-        ObservabilityActivities(clusters),
+        ObservabilityActivities(clusters, node_logs),
         VpaActivities(clusters),
         AutoscalerActivities(clusters),
         EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period, image_digest=image_digest),
@@ -82,7 +84,7 @@ def seed_activities(
         ControlPlaneActivities(clusters, vpn_network=vpn_network, handlers=handlers),
         ShootSystemActivities(clusters),
         DualStackActivities(clusters),
-        OperatingSystemConfigActivities(clusters),
+        OperatingSystemConfigActivities(clusters, node_logs),
         HibernationActivities(clusters),
         CleanupActivities(clusters),
         RotationActivities(clusters),

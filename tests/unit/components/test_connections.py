@@ -193,6 +193,7 @@ ALLOWED = [
     (GATEWAY, "vpn-seed-server-1", 1194),
     (GATEWAY, "prometheus-shoot", 9090),
     (GATEWAY, "alertmanager-shoot", 9093),
+    (GATEWAY, "victoria-logs", 9428),
     (GATEWAY, f"{OTHER}/kube-apiserver", 443),
     (GATEWAY, PUBLIC, 443),
     (GARDENLET, "etcd-main", 2379),
@@ -211,7 +212,8 @@ def test_what_components_need_is_allowed(source, target, port):
 
 @pytest.mark.parametrize(("namespace", "name"), [key for key in PODS if key[0] not in ("kube-system", "temporal")])
 def test_all_pods_that_connect_by_names_reach_the_dns(namespace, name):
-    alone = ("vpn-seed-server", "vpn-seed-server-1", "etcd-events") if namespace in (NAMESPACE, OTHER) else ()
+    of_control_planes = ("vpn-seed-server", "vpn-seed-server-1", "etcd-events", "victoria-logs")
+    alone = of_control_planes if namespace in (NAMESPACE, OTHER) else ()
     found = {CLUSTER.allows(PODS[namespace, name], at("kube-system/coredns"), 53, each) for each in ("UDP", "TCP")}
     assert found == {name not in alone or name == "etcd-events"}
 

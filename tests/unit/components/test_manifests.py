@@ -29,11 +29,13 @@ from activities.components import (
     resource_manager,
     scheduler,
     shoot_system,
+    victoria_logs,
     vpa,
     vpn_seed_server,
     vpn_shoot,
 )
 from activities.components.managed_resource import managed_resource
+from activities.components.monitoring import Served
 from activities.seed.facts import taints_of_system_pools
 from api import high_availability
 from api.core.v1beta1.shoot import ClusterAutoscaler, NodeLocalDNS, VerticalPodAutoscaler
@@ -100,6 +102,14 @@ IN_THE_SEED = {
     ),
     "kube-state-metrics": kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic")),
     "control plane's blackbox-exporter": exporters.control_plane_blackbox_exporter(NAMESPACE, "ca-bundle"),
+    "victoria-logs": victoria_logs.objects(
+        victoria_logs.VictoriaLogs(
+            Served(victoria_logs.NAME, NAMESPACE, victoria_logs.PORT, "v.example.org", "tls", {}),
+            user="admin",
+            password=b"SENTINEL",
+            client_ca="ca-client-bundle",
+        )
+    ),
     "resource manager of the seed": resource_manager.seed_objects(2),
     "gateway": gateway.objects(internal_domain="internal.example.org"),
 }

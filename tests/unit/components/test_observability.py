@@ -36,7 +36,11 @@ def pin(world: World, *, ingress: bool = True, status: dict[str, Any] | None = N
         "apiVersion": "extensions.gardener.cloud/v1alpha1",
         "kind": "Cluster",
         "metadata": {"name": NAMESPACE},
-        "spec": {"shoot": {**SHOOT, "spec": {**SHOOT["spec"], **spec}, "status": status or {}}, "seed": seed},
+        "spec": {
+            "shoot": {**SHOOT, "spec": {**SHOOT["spec"], **spec}, "status": status or {}},
+            "seed": seed,
+            "cloudProfile": {"kind": "CloudProfile", "spec": {}},
+        },
     }
     world.seed.put("/apis/extensions.gardener.cloud/v1alpha1/clusters", cluster)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,3 +119,31 @@ def test_feature_gates_that_say_what_this_version_does_are_accepted() -> None:
     gates = {"ShootCredentialsBinding": True, "LiveControlPlaneMigration": False}
 
     assert GardenletConfig.model_validate({**GARDENLET, "featureGates": gates}).feature_gates == gates
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"vali": {"enabled": True}}, "vali is not possible.*VictoriaLogs"),
+        ({"vali": {"garden": {"storage": "100Gi"}}}, "vali is not possible"),
+        ({"shootEventLogging": {"enabled": True}}, "shootEventLogging is not possible.*no events"),
+        ({"shootNodeLogging": {"shootPurposes": ["testing"]}}, "Shoots of purpose testing have no observability"),
+        ({"shootNodeLogging": {"shootPurposes": ["prod"]}}, "Input should be 'evaluation'"),
+        ({"fluentBit": {}}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_part_of_logging_that_would_do_nothing_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GardenletConfig.model_validate({**GARDENLET, "logging": {"enabled": True, **given}})
+
+
+def test_logging_is_off_unless_it_is_enabled_and_names_purposes() -> None:
+    purposes = {"shootNodeLogging": {"shootPurposes": ["production"]}}
+    others = {"vali": {"enabled": False}, "shootEventLogging": {"enabled": False}}
+
+    def collected(**given: Any) -> frozenset[str]:
+        found = GardenletConfig.model_validate({**GARDENLET, **({"logging": given} if given else {})})
+        return found.logging.node_logs.purposes
+
+    assert collected() == collected(enabled=True) == collected(**purposes) == frozenset()
+    assert collected(enabled=True, **purposes, **others) == {"production"}
