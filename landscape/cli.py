@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from landscape import gvisor, lifecycle, network, power, registry
+from landscape import gvisor, lifecycle, network, node_logs, power, registry
 from landscape import temporal_certificates as certificates
 from landscape.errors import LandscapeError
 from landscape.plan import DEFAULT_NAME, SEEDS, Plan
@@ -146,6 +146,15 @@ def gvisor_(name: str) -> None:
     """Offer the container runtime gVisor to new Shoots. Repeat it after the next `up`."""
     _run(gvisor.offer(lifecycle.require(name), Progress()))
     click.echo("pools may have cri.containerRuntimes with type gvisor")
+
+
+@landscape.command(name="node-logs")
+@_name
+@click.argument("state", type=click.Choice(["on", "off"]), default="on")
+def node_logs_(name: str, state: str) -> None:
+    """Store the logs of Shoots' nodes in the seed, from the next reconciliation of a Shoot on, or no longer."""
+    _run(node_logs.switch(lifecycle.require(name), Progress(), on=state == "on"))
+    click.echo(f"node logs are {state}: each Shoot follows with its next reconciliation")
 
 
 @landscape.command()

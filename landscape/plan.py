@@ -170,6 +170,8 @@ class Plan:
     """Address of an external Temporal, ``host:port``, as the host reaches it; the landscape then runs a relay to it."""
     closed: bool = False
     """Whether the nodes of seeds enforce NetworkPolicies, which close the namespaces of the seeds."""
+    node_logs: bool = False
+    """Whether nodes of Shoots send their logs to a store in the seed."""
     state_home: Path = field(default=STATE_HOME)
 
     def __post_init__(self) -> None:
@@ -555,6 +557,7 @@ class Plan:
             "olderVersions": list(self.older_versions),
             "zonalSeeds": list(self.zonal),
             "closedSeeds": self.closed,
+            "nodeLogs": self.node_logs,
             "temporal": {
                 "address": self.temporal_address,
                 "ui": self.temporal_ui,
@@ -594,8 +597,8 @@ def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
     external = content["temporal"].get("external", "")
     zonal = tuple(content.get("zonalSeeds", ()))
     closed = content.get("closedSeeds", False)
-    version = content["kubernetesVersion"]
-    return Plan(content["name"], content["index"], version, older, zonal, external, closed, state_home)
+    version, node_logs = content["kubernetesVersion"], content.get("nodeLogs", False)
+    return Plan(content["name"], content["index"], version, older, zonal, external, closed, node_logs, state_home)
 
 
 def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:

@@ -282,6 +282,7 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
         "networkPolicies": {"enabled": plan.closed},
+        **_logging(plan),
         "etcd": {
             # Tests kill seeds, and then read backups that were written before.
             "deltaSnapshotPeriod": 10,
@@ -294,6 +295,12 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "watchdog": {"probeInterval": 5, "failures": 2},
         "health": _health(seed.address, 2728),
     }
+
+
+def _logging(plan: Plan) -> Config:
+    """Part of a gardenlet's configuration: the nodes of all Shoots that can have a store of logs send theirs."""
+    purposes = ["evaluation", "development", "production", "infrastructure"]
+    return {"logging": {"enabled": True, "shootNodeLogging": {"shootPurposes": purposes}}} if plan.node_logs else {}
 
 
 def _health(address: str, port: int) -> Config:

@@ -34,7 +34,8 @@ def plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["status", "kubeconfig garden", "kill seed-1/kubelet", "cut seed-1", "logs temporal", "push a.tar"]
+    "command",
+    ["status", "kubeconfig garden", "kill seed-1/kubelet", "cut seed-1", "logs temporal", "node-logs", "push a.tar"],
 )
 def test_without_a_landscape_the_command_says_how_to_get_one(run, command):
     first, *rest = command.split()

@@ -276,6 +276,17 @@ def test_closed_seeds_block_what_is_at_the_central_address_but_not_the_object_st
     assert "blockCIDRs" not in workers.seed_config(plan, plan.cluster("seed-1"))["spec"]["networks"]
 
 
+def test_gardenlets_of_a_landscape_store_logs_on_request(plan):
+    """The store is compiled for it, so `up` alone does not ask for it."""
+
+    def purposes(of):
+        file = workers.of_seed(of, of.cluster("seed-1"))[0].spec.argv[-1]
+        return load_config(GardenletConfig, file).logging.node_logs.purposes
+
+    assert purposes(plan) == frozenset()
+    assert "evaluation" in purposes(replace(plan, node_logs=True))
+
+
 def test_the_registry_that_machines_reach_only_reads(plan):
     """A process with the right to write is in a network namespace of its own."""
     process = registry.process(plan, "registry")

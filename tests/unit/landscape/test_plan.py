@@ -119,8 +119,8 @@ def test_sockets_of_the_longest_name_fit_into_a_socket_address():
     assert all(len(f"{node.containerd_socket}.ttrpc") < 108 for node in nodes)
 
 
-def test_the_nodes_of_a_seed_are_kept_with_the_landscape(tmp_path):
-    plan = Plan("mine", 1, "1.37.1", zonal=("seed-1",), closed=True, state_home=tmp_path)
+def test_what_was_chosen_for_seeds_is_kept_with_the_landscape(tmp_path):
+    plan = Plan("mine", 1, "1.37.1", zonal=("seed-1",), closed=True, node_logs=True, state_home=tmp_path)
     plan.save()
 
     assert plans.load("mine", tmp_path) == plan
