@@ -88,7 +88,12 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "docs/operations/managed-seeds.md": {"": "tests/landscape/test_managed_seed.py"},
     "docs/operations/network-policies.md": {"": "tests/landscape/test_network_policies.py"},
     "docs/operations/node-logs.md": {
-        "kubectl": "tests/landscape/test_shoot.py",
+        "gardener landscape node-logs": "tests/landscape/test_node_logs.py",
+        "kubectl -n garden-local annotate": "tests/landscape/test_node_logs.py",
+        "curl": "tests/landscape/test_node_logs.py",
+        "kubectl -n garden-local get": "tests/landscape/test_node_logs.py",
+        "secret() {": "tests/landscape/test_node_logs.py",
+        "kubectl --kubeconfig": "tests/landscape/test_shoot.py",
         "gardener shoot ssh": "tests/landscape/test_ssh.py",
     },
     "docs/operations/plants.md": {"": "tests/security/test_plants_at_an_api_server.py"},
