@@ -299,9 +299,15 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "MKNOD"]},
         },
-        # No probe by TCP: the log would show each such connection as a failed client.
-        readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2},
-        livenessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 10, "initialDelaySeconds": 10},
+        # No probe by TCP: the log would show each such connection as a failed client. A command in a container takes
+        # seconds on a busy seed.
+        readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2, "timeoutSeconds": 10},
+        livenessProbe={
+            "exec": {"command": _TUNNEL_IS_UP},
+            "periodSeconds": 10,
+            "initialDelaySeconds": 10,
+            "timeoutSeconds": 10,
+        },
         lifecycle={"preStop": {"exec": {"command": _DRAIN}}},
     )
     http_proxy = envoy.container(

@@ -277,7 +277,7 @@ def _tunnel(vpn: VpnShoot, index: int) -> Manifest:
     """
     files = [f"/run/vpn/connected{_suffix(each)}" for each in range(len(vpn.servers))]
     any_of = [part for each in files for part in ("-o", "-f", each)][1:]
-    ready = {"exec": {"command": ["test", *any_of]}, "periodSeconds": 2}
+    ready = {"exec": {"command": ["test", *any_of]}, "periodSeconds": 2, "timeoutSeconds": 10}
     leave = drain(f"-i {vpn.interfaces} -p tcp --dport {PROXY_PORT}", PROXY_PORT)
     return base.container(
         f"{NAME}{_suffix(index)}",

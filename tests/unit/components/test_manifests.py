@@ -408,6 +408,30 @@ def test_with_two_servers_each_client_pod_needs_a_node_of_its_own(vpn, nodes, wa
         assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == ("kubernetes.io/hostname", wanted)
 
 
+# Busy machines
+
+
+def test_a_probe_by_a_command_waits_for_a_busy_machine():
+    """A command in a container takes seconds there, and the kubelet's own limit is one second."""
+    probes = [
+        probe
+        for objects in (*IN_THE_SEED.values(), *IN_THE_SHOOT.values(), vpn_shoot.objects(OF_TWO_SERVERS))
+        for workload in workloads(objects)
+        for container in workload["spec"]["template"]["spec"]["containers"]
+        for name, probe in container.items()
+        if name.endswith("Probe") and "exec" in probe
+    ]
+    assert probes
+    assert all(probe["timeoutSeconds"] >= 10 for probe in probes)
+
+
+def test_an_api_server_that_starts_slowly_is_not_killed():
+    (workload,) = workloads(IN_THE_SEED["kube-apiserver"])
+    (container, *_) = workload["spec"]["template"]["spec"]["containers"]
+    probe = container["livenessProbe"]
+    assert probe["initialDelaySeconds"] + (probe["failureThreshold"] - 1) * probe["periodSeconds"] > 100
+
+
 # System components
 
 
