@@ -367,9 +367,11 @@ def temporal_command(landscape: Landscape, *arguments: str, **environment: str) 
     return run("/usr/bin/env", *variables, BIN / "temporal", *arguments, *connection, "-o", "json")
 
 
-async def started(client: Client, shoot: Shoot, task: str, operation: str = "Create") -> None:
+async def started(
+    client: Client, shoot: Shoot, task: str, operation: str = "Create", seconds: float = CREATION
+) -> None:
     """Wait until a task of the running creation, or other operation, has started. Temporal may be on its way back."""
-    async with asyncio.timeout(CREATION):
+    async with asyncio.timeout(seconds):
         while True:
             try:
                 query = f'GardenerShoot = "{shoot.reference}" AND GardenerOperation = "{operation}"'

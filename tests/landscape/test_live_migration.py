@@ -94,7 +94,7 @@ def _move(shoot: Shoot, name: str, killed_in: tuple[str, ...] = (), silent_from:
 
 def _await_begin(shoot: Shoot, task: str) -> None:
     async def begun() -> None:
-        await started(await temporal(shoot.landscape), shoot, task, "LiveMigrate")
+        await started(await temporal(shoot.landscape), shoot, task, "LiveMigrate", _MOVE_SECONDS)
 
     asyncio.run(begun())
 
