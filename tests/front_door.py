@@ -101,6 +101,18 @@ class Connection:
         return await self.ask(request(path, *headers))
 
 
+@contextlib.asynccontextmanager
+async def connected(port: int, tls: ssl.SSLContext) -> AsyncIterator[Connection]:
+    """A connection to a port of this machine."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=4 * 2**20)
+    try:
+        yield Connection(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+
+
 def request(path: str, *headers: str, method: str = "GET") -> str:
     return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: garden.test", *headers, "", ""))
 
@@ -234,14 +246,8 @@ class Door:
         self, certificate: KeyPair | None = None, *protocols: str, port: int = 0
     ) -> AsyncIterator[Connection]:
         """A connection to the door, or to another port."""
-        tls = self.context(certificate, *protocols)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port or self.port, ssl=tls, limit=4 * 2**20)
-        try:
-            yield Connection(reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await writer.wait_closed()
+        async with connected(port or self.port, self.context(certificate, *protocols)) as connection:
+            yield connection
 
     async def ask(self, sent: str | bytes, certificate: KeyPair | None = None) -> Answer:
         async with self.connected(certificate) as connection:

@@ -23,7 +23,16 @@ import pytest
 from activities.components import victoria_logs
 from landscape.pki import Authority, KeyPair
 from tests.api_servers import free_port
-from tests.front_door import ENVOY, Answer, Connection, certificate, common_name, organization, read_message
+from tests.front_door import (
+    ENVOY,
+    Answer,
+    Connection,
+    certificate,
+    common_name,
+    connected,
+    organization,
+    read_message,
+)
 from tests.unit.components.test_manifests import IN_THE_SEED
 from tests.unit.kube.waiting import until
 
@@ -70,14 +79,8 @@ class Store:
         tls = ssl.create_default_context(cafile=str(self.ca.files.certificate))
         if by:
             tls.load_cert_chain(by.certificate, by.key)
-        port = self.ports[victoria_logs.PORT]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-        try:
-            yield Connection(reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await writer.wait_closed()
+        async with connected(self.ports[victoria_logs.PORT], tls) as connection:
+            yield connection
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer each request as VictoriaLogs does."""
