@@ -58,6 +58,7 @@ FOR_OPERATORS_OF_PROCESSES = {
     "landscape heal",
     "landscape kill",
     "landscape logs",
+    "landscape node-logs",
     "landscape pause",
     "landscape prepare",
     "landscape resume",
