@@ -2,9 +2,7 @@
 
 import asyncio
 
-from landscape import binaries, images, registry
-from landscape.images.store import publish
-from landscape.lifecycle import TOOLS
+from landscape import binaries, images, machine_images, registry
 from landscape.plan import Plan
 from landscape.progress import Progress
 
@@ -20,10 +18,8 @@ async def offer_images(plan: Plan, progress: Progress) -> binaries.Binaries:
     """
     found = await binaries.ensure(binaries.conformance_tools(), progress)
     source = await binaries.published_files(binaries.agnhost(), "k8s.io/kubernetes", progress)
-    of_shoots = await binaries.ensure(TOOLS["shoot"](plan.kubernetes_version), progress)
     with progress.step("images of the conformance tests, for new machines"):
         archive = await asyncio.to_thread(images.archive_for_conformance, found, source / _AGNHOST, progress.say)
-        others = await asyncio.to_thread(images.archives_for, "shoot", plan.kubernetes_version, of_shoots, progress.say)
-        await publish(plan.machine_images, [*others, archive])
+        await machine_images.add(plan, archive, progress)
     await registry.push(plan, [archive], progress)
     return found

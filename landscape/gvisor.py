@@ -10,13 +10,11 @@ from typing import Any
 
 from api.network_policies import TO_API_SERVER, TO_BLOCKED, TO_DNS, allowed
 from kube.client import Object
-from landscape import binaries, garden, images
+from landscape import binaries, garden, images, machine_images
 from landscape.code import ROOMS, code_digest
 from landscape.errors import LandscapeError
 from landscape.extensions import CHARTS, packaged
-from landscape.images.store import publish
 from landscape.kube import apply, connected
-from landscape.lifecycle import TOOLS
 from landscape.plan import Plan
 from landscape.progress import Progress
 
@@ -34,14 +32,11 @@ async def offer(plan: Plan, progress: Progress) -> None:
     runsc = shutil.which("runsc")
     if runsc is None:
         raise LandscapeError("runsc is not installed: run `landscape/packages.sh gvisor`")
-    version = plan.kubernetes_version
     shim = await binaries.ensure((binaries.gvisor_shim(),), progress)
-    found = await binaries.ensure(TOOLS["shoot"](version), progress)
     programs = {_SHIM: shim[_SHIM], "runsc": runsc}
     with progress.step("image with gVisor's programs, for new machines"):
         archive = await asyncio.to_thread(images.archive_of_gvisor, programs, progress.say)
-        others = await asyncio.to_thread(images.archives_for, "shoot", version, found, progress.say)
-        await publish(plan.machine_images, [*others, archive])
+        await machine_images.add(plan, archive, progress)
     async with connected(plan.kubeconfig("garden")) as client:
         await apply(client, controller_deployment(plan), controller_registration(), cloud_profile(plan))
 

@@ -5,11 +5,9 @@ Seeds start without the image of the store, because its program would have to be
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 
-from landscape import binaries, containerd, images, workers
-from landscape.images.store import publish
-from landscape.lifecycle import TOOLS, processes_of
+from landscape import binaries, containerd, images, machine_images, workers
+from landscape.lifecycle import processes_of
 from landscape.plan import Plan
 from landscape.progress import Progress
 from landscape.waiting import answers, until
@@ -30,13 +28,11 @@ async def switch(plan: Plan, progress: Progress, *, on: bool) -> None:
 
 async def _bring_image(plan: Plan, progress: Progress) -> None:
     found = await binaries.ensure((binaries.victoria_logs(),), progress)
-    of_shoots = await binaries.ensure(TOOLS["shoot"](plan.kubernetes_version), progress)
     with progress.step("image of the store of logs"):
         archive = await asyncio.to_thread(images.archive_of_victoria_logs, found, progress.say)
         for node in (node for seed in plan.seeds for node in seed.nodes):
             await containerd.add(node, archive)
-        make = partial(images.archives_for, "shoot", plan.kubernetes_version, of_shoots, progress.say)
-        await publish(plan.machine_images, [*await asyncio.to_thread(make), archive])
+        await machine_images.add(plan, archive, progress)
 
 
 async def _restart(plan: Plan, ours: workers.Ours, progress: Progress) -> None:

@@ -10,6 +10,7 @@ from activities.errors import transient
 from api import constants
 from api.contracts.operations import MIGRATIONS
 from api.decisions import dual_stack
+from api.decisions.seeds import ingress_domain_of
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.names import internal_api_domain
@@ -175,3 +176,8 @@ def inputs_digest(view: ClusterView, *others: str) -> str:
 
 def _without(mapping: Mapping[str, str] | None, names: frozenset[str]) -> dict[str, str]:
     return {key: value for key, value in (mapping or {}).items() if key not in names}
+
+
+def is_observed(view: ClusterView) -> bool:
+    """Whether the Shoot has a Prometheus: its purpose is not ``testing``, and its seed has an ingress domain."""
+    return view.shoot["spec"].get("purpose") != constants.PURPOSE_TESTING and bool(ingress_domain_of(view.seed))

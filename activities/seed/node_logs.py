@@ -6,7 +6,7 @@ Two tasks need the same answer: one deploys the store, the other one configures 
 from dataclasses import dataclass
 
 from activities.clusters import ClusterView
-from api.constants import PURPOSE_TESTING
+from activities.seed.facts import is_observed
 from api.decisions import dual_stack
 from api.decisions.seeds import ingress_domain_of
 from api.names import ingress_host, project_and_shoot
@@ -25,15 +25,12 @@ class NodeLogs:
     def wanted(self, view: ClusterView) -> bool:
         """Whether the nodes of a Shoot send their logs.
 
-        The store needs what Prometheus needs, too: another purpose than ``testing``, and an ingress domain of the seed.
-        Names in this domain have addresses of IPv4 alone, which nodes with IPv6 alone do not reach.
+        Names in the ingress domain of the seed have addresses of IPv4 alone, which nodes with IPv6 alone do not reach.
         """
-        purpose = view.shoot["spec"].get("purpose")
         return (
-            purpose in self.purposes
-            and purpose != PURPOSE_TESTING
+            is_observed(view)
+            and view.shoot["spec"].get("purpose") in self.purposes
             and not view.workerless
-            and bool(ingress_domain_of(view.seed))
             and not dual_stack.is_ipv6_alone(view.shoot)
         )
 

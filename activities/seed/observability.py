@@ -17,12 +17,12 @@ from activities.errors import transient
 from activities.secrets.configs import BasicAuth, Certificate, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import ApiNames, vpn_servers
+from activities.seed.facts import ApiNames, is_observed, vpn_servers
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.node_logs import PREFIX, NodeLogs
 from activities.seed.secrets import CLIENT_CA, garden_object
 from api import resources
-from api.constants import GARDEN_NAMESPACE, PURPOSE_TESTING
+from api.constants import GARDEN_NAMESPACE
 from api.contracts.operations import ShootTask, TaskResult
 from api.decisions import alerting, dual_stack
 from api.decisions.alerting import Smarthost
@@ -62,7 +62,7 @@ class ObservabilityActivities:
             ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden's Secret for mails is incomplete.
         """
         view = await self._clusters.cluster(task.technical_id)
-        if not is_wanted(view):
+        if not is_observed(view):
             await self._delete_alertmanager(task)
             await self._delete_store_of_logs(task)
             await self._delete_state_metrics(task)
@@ -124,7 +124,7 @@ class ObservabilityActivities:
     async def wait_observability(self, task: ShootTask) -> TaskResult:
         """Wait until the newest revision of each component runs, with the newest password."""
         view = await self._clusters.cluster(task.technical_id)
-        if not is_wanted(view):
+        if not is_observed(view):
             return _UNWANTED
         names = [prometheus.NAME, *([exporters.BLACKBOX_EXPORTER] if _reaches_api_server(view) else [])]
         if await self._smarthost(view):
@@ -197,7 +197,7 @@ class _WayIn:
     async def to(self, name: str, port: int, prefix: str) -> Served:
         """Host name, certificate and password of a component; ``prefix`` of its name in the seed's ingress domain."""
         namespace = self.task.technical_id
-        host = ingress_host(prefix, *project_and_shoot(namespace), _ingress_domain(self.view))
+        host = ingress_host(prefix, *project_and_shoot(namespace), ingress_domain_of(self.view.seed))
         server = Certificate(
             name=f"{name}-tls", common_name=name, usage=Usage.SERVER, signer="ca", dns_names=(host, name)
         )
@@ -220,15 +220,6 @@ def _parts(name: str) -> list[tuple[Resource, str]]:
     return [(kind, name) for kind in kinds]
 
 
-def is_wanted(view: ClusterView) -> bool:
-    """Whether the Shoot has a Prometheus: its purpose is not ``testing``, and its seed has an ingress domain."""
-    return view.shoot["spec"].get("purpose") != PURPOSE_TESTING and bool(_ingress_domain(view))
-
-
 def _reaches_api_server(view: ClusterView) -> bool:
     """Whether pods of the seed, which have addresses of IPv4 alone, reach the API server by its name."""
     return not dual_stack.is_ipv6_alone(view.shoot)
-
-
-def _ingress_domain(view: ClusterView) -> str:
-    return ingress_domain_of(view.seed)

@@ -23,8 +23,15 @@ from activities.components import (
 from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_resource, managed_resource_parts
 from activities.heartbeat import heartbeating
 from activities.secrets.manager import SecretsManager, Which
-from activities.seed import observability, rollout
-from activities.seed.facts import ApiNames, Networks, taints_of_system_pools, vpn_servers, zones_of_system_pools
+from activities.seed import rollout
+from activities.seed.facts import (
+    ApiNames,
+    Networks,
+    is_observed,
+    taints_of_system_pools,
+    vpn_servers,
+    zones_of_system_pools,
+)
 from activities.seed.secrets import METRICS_SERVER, VPN_CLIENT
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
@@ -325,7 +332,7 @@ class ShootSystemActivities:
 
     async def _hand_over_observed(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> TaskResult:
         """Write a ManagedResource with exporters, or delete it if the Shoot has no Prometheus."""
-        if not observability.is_wanted(await self._clusters.cluster(task.technical_id)):
+        if not is_observed(await self._clusters.cluster(task.technical_id)):
             await self._take_back(task, name)
             return TaskResult(note="not wanted")
         await self._hand_over(task, name, objects)

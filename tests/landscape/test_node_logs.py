@@ -20,6 +20,7 @@ import yaml
 from activities.components import node_logs, victoria_logs
 from landscape.pki import Authority
 from tests.landscape import https, monitoring
+from tests.landscape.bastions import in_cloud
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually
 
@@ -55,15 +56,13 @@ class Logs:
 
 
 def machine_of(shoot: Shoot) -> str:
-    listed = shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "get", "pods", "-o", "name")
-    [machine] = [each.removeprefix("pod/") for each in listed.split()]
+    [machine] = [each.removeprefix("pod/") for each in in_cloud(shoot, "get", "pods", "-o", "name").split()]
     return machine
 
 
 def on_machine(shoot: Shoot, command: str) -> str:
     """Output of a shell command, as root of the only machine."""
-    where = ("-n", f"infra-{shoot.technical_id}", "exec", machine_of(shoot), "--", "sh", "-c", command)
-    return shoot.landscape.kubectl("cloud", *where)
+    return in_cloud(shoot, "exec", machine_of(shoot), "--", "sh", "-c", command)
 
 
 def say(shoot: Shoot, text: str) -> None:
