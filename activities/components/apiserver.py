@@ -3,8 +3,8 @@
 Flags follow Gardener's pkg/component/kubernetes/apiserver. Three points differ. Probes use no token: anonymous requests
 are allowed for the health endpoints, so the pod template holds no credential. The files of structured authentication
 and authorization have names without a digest of their content: the API server reads a changed file again, so a new
-issuer of tokens or a new webhook restarts no pod. And the first liveness probe comes later, because an API server on a
-busy seed needs a minute to start, and would be killed again and again.
+issuer of tokens or a new webhook restarts no pod. And a startup probe lets an API server on a busy seed take
+its time: a liveness probe would kill it again and again while it starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -381,8 +381,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         mounts=mounts,
         ports={"https": PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/readyz", PORT, period=1, failures=3, timeout=5),
-        livenessProbe=base.http_probe("/livez", PORT, period=10, failures=3, delay=90, timeout=15),
+        **base.probes("/readyz", PORT, alive="/livez"),
     )
     return base.control_plane_deployment(
         NAME,

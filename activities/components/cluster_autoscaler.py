@@ -113,7 +113,6 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         writable={"socket": _SOCKET_DIR},
         # A sidecar: the provider starts before the autoscaler and ends after it.
         restartPolicy="Always",
-        startupProbe=base.http_probe("/readyz", _PROVIDER_PORT, scheme="HTTP", period=1, failures=120),
     )
     main = base.container(
         NAME,
@@ -124,8 +123,7 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         mounts={"config": own.CONFIG_DIR, "kubeconfig": base.KUBECONFIG_DIR, "socket": _SOCKET_DIR},
         ports={"metrics": METRICS_PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/health-check", METRICS_PORT, scheme="HTTP", period=2),
-        livenessProbe=base.http_probe("/health-check", METRICS_PORT, scheme="HTTP", delay=15),
+        **base.probes("/health-check", METRICS_PORT, scheme="HTTP", every=10),
     )
     return base.control_plane_deployment(
         NAME,

@@ -120,8 +120,7 @@ def _daemon_set(pool: str, version: str, checksum: str) -> Manifest:
         env=[{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         # kube-proxy writes the node's packet filter and sysctls.
         security={"privileged": True, "runAsUser": 0},
-        readinessProbe=base.http_probe("/healthz", _HEALTH_PORT, scheme="HTTP", period=2),
-        livenessProbe=base.http_probe("/livez", _HEALTH_PORT, scheme="HTTP", period=10, delay=20),
+        **base.probes("/healthz", _HEALTH_PORT, alive="/livez", scheme="HTTP", every=10),
     )
     return base.daemon_set(
         name,

@@ -105,8 +105,7 @@ def _deployment(server: MetricsServer, checksum: str) -> Manifest:
             {"name": "KUBERNETES_SERVICE_HOST", "value": server.api_server},
             {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
         ],
-        readinessProbe=base.http_probe("/readyz", _PORT, period=3),
-        livenessProbe=base.http_probe("/livez", _PORT, delay=30),
+        **base.probes("/readyz", _PORT, alive="/livez"),
     )
     return base.deployment(
         NAME,

@@ -147,7 +147,6 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
         writable={"lock": _LOCK, "tmp": "/tmp"},
         security=network,
     )
-    healthy = base.http_probe("/health", _HEALTH_PORT, scheme="HTTP", host=server.address, period=2)
     main = base.container(
         "node-cache",
         images.COREDNS,
@@ -157,8 +156,7 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
         mounts={"config": _CONFIG, "custom": _CUSTOM},
         ports={"metrics": _METRICS_PORT},
         security={**root, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
-        readinessProbe=healthy,
-        livenessProbe={**healthy, "periodSeconds": 10, "initialDelaySeconds": 60},
+        **base.probes("/health", _HEALTH_PORT, scheme="HTTP", host=server.address, every=10),
     )
     return base.daemon_set(
         NAME,

@@ -107,8 +107,7 @@ def _daemon_set(config: Manifest, api_server: str) -> Manifest:
         # The detector reads the kernel's log.
         security={"privileged": True, "runAsUser": 0},
         # The detector answers once it has read its Node.
-        readinessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", period=2),
-        livenessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", delay=20),
+        **base.probes("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", every=10),
     )
     return base.daemon_set(
         NAME,

@@ -99,8 +99,7 @@ def process(
         ["gardener", "worker", worker, "--config", f"{CONFIG_DIR}/config.yaml"],
         ports={"health": health_port, **(more_ports or {})},
         terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/readyz", health_port, scheme="HTTP", period=1, host=host),
-        livenessProbe=base.http_probe("/healthz", health_port, scheme="HTTP", delay=15, host=host),
+        **base.probes("/readyz", health_port, alive="/healthz", scheme="HTTP", host=host),
         **rest,
     )
 

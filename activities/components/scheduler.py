@@ -126,8 +126,7 @@ def _deployment(scheduler: Scheduler, configuration: Manifest) -> Manifest:
         },
         ports={"metrics": PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/healthz", PORT, period=1, failures=3),
-        livenessProbe=base.http_probe("/healthz", PORT, period=10, failures=2, delay=15, timeout=15),
+        **base.probes("/healthz", PORT, every=10),
     )
     return base.control_plane_deployment(
         NAME,

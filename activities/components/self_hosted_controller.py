@@ -43,8 +43,7 @@ def pod(secrets: Content, exposure: str, record: str = "") -> StaticPod:
         cpu="10m",
         memory="80Mi",
         mounts={"config": _CONFIG, "kubeconfig": _KUBECONFIG, "etcd-ca": _CA, "etcd-client": _CLIENT},
-        readinessProbe=base.http_probe("/readyz", _PORT, scheme="HTTP", period=5, host="127.0.0.1"),
-        livenessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", delay=30, host="127.0.0.1"),
+        **base.probes("/readyz", _PORT, alive="/healthz", scheme="HTTP", host="127.0.0.1"),
         terminationMessagePolicy="FallbackToLogsOnError",
     )
     spec: Manifest = {

@@ -150,7 +150,7 @@ def _etcd(node: str, *, backed_up: bool) -> dict[str, Any]:
         writable={"data": member.DATA, "run": member.RUN},
         env=[{"name": "POD_NAME", "value": node}],
         startupProbe=probe("/readyz", member.METRICS_PORT, period=1, failures=member.RESTORE_SECONDS, timeout=2),
-        readinessProbe=probe("/readyz", member.WRAPPER_PORT, period=1, failures=5, timeout=2),
+        readinessProbe=probe("/readyz", member.WRAPPER_PORT, period=5, failures=2),
         livenessProbe=probe("/livez", member.METRICS_PORT, period=10, failures=6, timeout=5),
         terminationMessagePolicy="FallbackToLogsOnError",
     )

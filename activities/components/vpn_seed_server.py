@@ -55,7 +55,6 @@ exec openvpn --config /etc/openvpn/openvpn.conf
 """
 _MANAGEMENT = "/run/management.sock"
 _DRAIN = vpn_shoot.drain(f"-p tcp --dport {OPENVPN_PORT}", PROXY_PORT, _MANAGEMENT)
-_TUNNEL_IS_UP = ["test", "-d", "/sys/class/net/tun0"]
 
 
 @dataclass(frozen=True)
@@ -299,15 +298,9 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "MKNOD"]},
         },
-        # No probe by TCP: the log would show each such connection as a failed client. A command in a container takes
-        # seconds on a busy seed.
-        readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2, "timeoutSeconds": 10},
-        livenessProbe={
-            "exec": {"command": _TUNNEL_IS_UP},
-            "periodSeconds": 10,
-            "initialDelaySeconds": 10,
-            "timeoutSeconds": 10,
-        },
+        # No probe by TCP: the log would show each such connection as a failed client. No probe after the start: the
+        # tunnel's device is there until OpenVPN ends.
+        startupProbe=base.command_probe(["test", "-d", "/sys/class/net/tun0"], period=1, failures=120),
         lifecycle={"preStop": {"exec": {"command": _DRAIN}}},
     )
     http_proxy = envoy.container(

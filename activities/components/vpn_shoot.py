@@ -26,6 +26,8 @@ DRAINS = 7
 """Seconds for which an ending pod of either end serves its open connections, while other pods take new connections."""
 GRACE = DRAINS + 23
 """Grace period in seconds. Most pods end sooner; slow nodes need the rest."""
+_CONNECTS_WITHIN = 3600
+"""Seconds after which a client that has never connected is started again: it waits for a seed that is lost."""
 DRAIN_FILE = {"drain.py": Path(vpn_drain.__file__).read_text()}
 
 
@@ -86,7 +88,7 @@ down /etc/openvpn/down@.sh
 verb 3
 """
 
-# The readiness probe checks whether the file exists.
+# The probes check whether the file exists.
 _UP = "#!/bin/sh\ntouch /run/vpn/connected@\n"
 _DOWN = "#!/bin/sh\nrm -f /run/vpn/connected@\n"
 
@@ -273,11 +275,17 @@ def _tunnel(vpn: VpnShoot, index: int) -> Manifest:
     """OpenVPN with the tunnel to one server.
 
     A pod is ready with any of its tunnels: while a server is lost, pods with a tunnel to the other server must not
-    count as unhealthy, since unhealthy pods may be evicted at once. Each container drains the pod: they end together.
+    count as unhealthy, since unhealthy pods may be evicted at once. So one container has the probes for all.
+    Each container drains the pod: they end together.
     """
-    files = [f"/run/vpn/connected{_suffix(each)}" for each in range(len(vpn.servers))]
-    any_of = [part for each in files for part in ("-o", "-f", each)][1:]
-    ready = {"exec": {"command": ["test", *any_of]}, "periodSeconds": 2, "timeoutSeconds": 10}
+    probes = {}
+    if index == 0:
+        files = [f"/run/vpn/connected{_suffix(each)}" for each in range(len(vpn.servers))]
+        connected = ["test", *[part for each in files for part in ("-o", "-f", each)][1:]]
+        probes = {
+            "startupProbe": base.command_probe(connected, period=1, failures=_CONNECTS_WITHIN),
+            "readinessProbe": base.command_probe(connected, period=10, failures=2),
+        }
     leave = drain(f"-i {vpn.interfaces} -p tcp --dport {PROXY_PORT}", PROXY_PORT)
     return base.container(
         f"{NAME}{_suffix(index)}",
@@ -289,8 +297,8 @@ def _tunnel(vpn: VpnShoot, index: int) -> Manifest:
         writable={"state": "/run/vpn"},
         env=[{"name": "GATEWAY", "value": vpn.gateway_host}],
         security=_security("NET_ADMIN", "NET_RAW", "MKNOD"),
-        readinessProbe=ready,
         lifecycle={"preStop": {"exec": {"command": leave}}},
+        **probes,
     )
 
 

@@ -462,7 +462,7 @@ def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
         terminationMessagePolicy="FallbackToLogsOnError",
         # Until etcd serves for the first time, the wrapper may be restoring.
         startupProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=RESTORE_SECONDS, timeout=2),
-        readinessProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=5, timeout=2),
+        readinessProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=5, failures=2),
         livenessProbe=base.http_probe("/livez", METRICS_PORT, scheme="HTTP", period=10, failures=6, timeout=5),
     )
     container["resources"] = dict(section.get("resources") or {})
