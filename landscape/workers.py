@@ -157,8 +157,8 @@ def _controller_manager(plan: Plan) -> Config:
         "gardenClientConnection": connection,
         "temporal": _temporal(plan, "controller-manager", certificate, plan.codec_key),
         "auditLog": str(plan.logs / "operations.jsonl"),
-        # Tests wait for it.
-        "gardenletLifecycle": {"lostSourcePatience": 60},
+        # Tests wait for it. A gardenlet that tests kill on a busy machine comes back after a minute.
+        "gardenletLifecycle": {"lostSourcePatience": 150},
         # Tests wait for it. The cloud's API server reads the keys again when its copy is a minute old.
         "workloadIdentities": {"publishedBeforeUse": 90},
         "managedSeeds": {
