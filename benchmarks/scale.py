@@ -58,7 +58,7 @@ _READY = {
 }
 """Status of a Seed."""
 _EVENTS = 200
-_SETTLE_SECONDS = 90.0
+_SETTLE_SECONDS = 300.0
 """Time until tasks that fail are retried as seldom as they ever are, see ``workflows.options.RETRY``."""
 _UNPLACED = 50
 _COMPLETED = 'ExecutionStatus = "Completed"'

@@ -26,10 +26,12 @@ UNANSWERED = timedelta(seconds=30)
 """Time after which lastOperation names a task queue that no worker polls: longer than a gardenlet takes to start."""
 
 RETRY = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=1.6, maximum_interval=timedelta(seconds=30)
+    initial_interval=timedelta(seconds=1), backoff_coefficient=1.6, maximum_interval=timedelta(minutes=2)
 )
 """Retries end at the operation's deadline (``retryDuration``, 12 h, spec/flows.md 1.4), so the number of attempts has
-no limit. Gardener retries a step every 5 s (spec/flows.md 1.5); our first retries come sooner, later ones slower."""
+no limit. Gardener retries a step every 5 s (spec/flows.md 1.5); our first retries come sooner, later ones slower: after
+five minutes one comes every 2 min, because each is a transaction of Temporal's database, and many Shoots may fail at
+once. ``gardener flow reset`` to the task starts it at once."""
 
 
 def garden_call(summary: str) -> ActivityConfig:

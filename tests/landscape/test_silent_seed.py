@@ -9,9 +9,9 @@ from tests.landscape.conftest import Landscape
 from tests.landscape.probe import await_pods, running
 from tests.landscape.shoots import Shoot, eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(900, func_only=True)]
 
-_MOVE_SECONDS = 300.0
+_MOVE_SECONDS = 450.0
 
 
 @pytest.fixture(scope="module")
