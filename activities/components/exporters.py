@@ -53,8 +53,7 @@ def node_exporter() -> list[Manifest]:
         memory="50Mi",
         mounts={"host": _HOST},
         ports={"metrics": NODE_EXPORTER_PORT},
-        readinessProbe=base.http_probe("/", NODE_EXPORTER_PORT, scheme="HTTP", period=10),
-        livenessProbe=base.http_probe("/", NODE_EXPORTER_PORT, scheme="HTTP", delay=5, period=30),
+        **base.probes("/", NODE_EXPORTER_PORT, scheme="HTTP", every=30),
     )
     return [
         base.service_account(NODE_EXPORTER, NAMESPACE),
@@ -140,8 +139,7 @@ def _blackbox_exporter(
         memory="25Mi",
         mounts={"config": _CONFIG, **(mounts or {})},
         ports={"probe": BLACKBOX_EXPORTER_PORT},
-        readinessProbe=base.http_probe("/health", BLACKBOX_EXPORTER_PORT, scheme="HTTP"),
-        livenessProbe=base.http_probe("/health", BLACKBOX_EXPORTER_PORT, scheme="HTTP", delay=10, period=30),
+        **base.probes("/health", BLACKBOX_EXPORTER_PORT, scheme="HTTP", every=30),
     )
     ports = {"probe": BLACKBOX_EXPORTER_PORT}
     return [

@@ -29,7 +29,6 @@ class KubeStateMetrics:
 def objects(metrics: KubeStateMetrics) -> list[Manifest]:
     """Everything in the seed, in the order to apply."""
     namespace = metrics.namespace
-    probe = base.http_probe("/healthz", PORT, scheme="HTTP", delay=5)
     container = base.container(
         NAME,
         images.KUBE_STATE_METRICS,
@@ -46,8 +45,7 @@ def objects(metrics: KubeStateMetrics) -> list[Manifest]:
         memory="32Mi",
         mounts={"kubeconfig": base.KUBECONFIG_DIR},
         ports={"metrics": PORT},
-        readinessProbe=probe,
-        livenessProbe=probe,
+        **base.probes("/healthz", PORT, scheme="HTTP", every=30),
     )
     return [
         base.service_account(NAME, namespace),

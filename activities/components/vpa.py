@@ -101,8 +101,7 @@ def _deployment(name: str, autoscaler: Autoscaler) -> Manifest:
     mounts = {"kubeconfig": base.KUBECONFIG_DIR}
     ports = {"metrics": health}
     volumes = [base.shoot_access_volume(name, autoscaler.generic_kubeconfig)]
-    alive = base.http_probe("/health-check", health, scheme="HTTP")
-    probes = {"livenessProbe": alive, "readinessProbe": alive}
+    probes = base.probes("/health-check", health, scheme="HTTP", every=10)
     if name == ADMISSION_CONTROLLER:
         mounts["tls"] = _TLS
         ports["https"] = _PORT
