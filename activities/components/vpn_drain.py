@@ -1,8 +1,8 @@
-"""Runs in a pod at either end of the tunnel that goes, before its containers are ended. Needs nothing but Python.
+"""Drains a pod at either end of the tunnel before its containers end. Needs nothing but Python.
 
-Nobody new is let in, and what has begun may go on for a while. Connections that are kept for a next request are ended
-between two of them: whoever keeps them would lose the request that is under way when the pod is gone. What is left then
-is ended while the other side can still be told.
+The pod refuses new connections. Idle connections are ended: their clients might send a request that the pod's end
+interrupts. Other connections have some seconds for their requests. Then they are ended, too, while the pod can still
+tell the clients.
 """
 
 import re
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 _ANSWER_SECONDS = 5
 _ANSWER_ENDS = re.compile(r"^(END|SUCCESS:.*|ERROR:.*)\r?$", re.MULTILINE)
 _LAST_SECONDS = 2
-"""What has begun before the end and is as short as most is over by then: what is left is kept, or long."""
+"""Length of the phase, before the end, in which idle connections are ended. Most requests have ended before it."""
 _POLL_SECONDS = 0.1
 _TOLD_SECONDS = 0.5
 _ANSWERED_MS = 200
-"""So long nothing has gone either way, and the last was an answer: nobody waits for one."""
+"""A connection on which an answer came last is idle after this time without data."""
 _QUIET_MS = 2000
-"""So long nothing has gone either way, whatever the last was."""
+"""Any connection is idle after this time without data."""
 
 # linux/sock_diag.h, linux/inet_diag.h, linux/tcp.h
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _SOCK_DESTROY = 4, 20, 21
@@ -34,9 +34,10 @@ _LAST_SENT, _LAST_RECEIVED = 44, 52
 
 
 def main(refused: str, port: int, seconds: float, management: str = "") -> None:
-    """Refuse what a rule of iptables matches, and see off who is connected to a port.
+    """Refuse new connections that a rule of iptables matches, and end those to a port.
 
-    ``management``: OpenVPN's, in the server. All its clients but the one in use dial the next server at once.
+    ``management``: socket of OpenVPN's management interface, in the server. All clients but the one in use connect to
+    the next server at once.
     """
     end = time.monotonic() + seconds
     rule = [*refused.split(), "--syn", "-j", "REJECT", "--reject-with", "tcp-reset"]
@@ -52,14 +53,14 @@ def main(refused: str, port: int, seconds: float, management: str = "") -> None:
 
 
 def clients(management: str) -> list[str]:
-    """Numbers of the clients, by their addresses: the proxy uses the first one that answers."""
+    """Numbers of the clients, in the order of their addresses: the proxy uses the first one that answers."""
     rows = [line.split("\t") for line in ask(management, "status 3").splitlines() if line.startswith("CLIENT_LIST\t")]
     found = [([int(part) for part in row[3].split(".")], row[10]) for row in rows if row[3]]
     return [number for _, number in sorted(found)]
 
 
 def ask(management: str, command: str) -> str:
-    """What OpenVPN's management interface says to a command."""
+    """Answer of OpenVPN's management interface to a command."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(_ANSWER_SECONDS)
         asking.connect(management)
@@ -71,7 +72,7 @@ def ask(management: str, command: str) -> str:
 
 
 def end_connections(port: int, *, idle: bool = True) -> None:
-    """End connections to a port of ours: if ``idle``, those on which nobody seems to wait for an answer."""
+    """End connections to a port of this pod: all, or only idle ones."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(_ANSWER_SECONDS)
         for identity, info in list(_connections(kernel, port)):
@@ -84,7 +85,7 @@ def end_connections(port: int, *, idle: bool = True) -> None:
 
 
 def _connections(kernel: socket.socket, port: int) -> Iterator[tuple[bytes, bytes]]:
-    """What the kernel calls each of them, and its ``tcp_info``."""
+    """The kernel's identity of each connection, and its ``tcp_info``."""
     _ask_kernel(kernel, _SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, struct.pack("!H46x", port))
     while True:
         data = kernel.recv(65536)
