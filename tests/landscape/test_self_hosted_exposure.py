@@ -77,6 +77,9 @@ class Exposure:
         self._kubectl("annotate", "selfhostedshootexposures", NAME, "--overwrite", confirmed)
         self._kubectl("delete", "selfhostedshootexposures", NAME, "--timeout=60s")
 
+    def exists(self) -> bool:
+        return bool(self._kubectl("get", "selfhostedshootexposures", NAME, "--ignore-not-found", "-o", "name"))
+
     def in_cloud(self) -> list[str]:
         """Names of the load balancers of exposures in the cloud's namespace of the Shoot."""
         listed = ("-n", f"infra-{self.shoot.technical_id}", "get", "services", "-o", "name")
@@ -130,7 +133,7 @@ class Probe:
 def exposure(shoot: Shoot) -> Iterator[Exposure]:
     made = Exposure(shoot)
     yield made
-    if made.in_cloud():
+    if made.exists():
         made.delete()
 
 
