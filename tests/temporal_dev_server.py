@@ -1,12 +1,14 @@
 """Temporal's development server as a process."""
 
+import asyncio
 import contextlib
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from temporalio.client import Client
 
 from workflows import visibility
 
@@ -27,6 +29,16 @@ def command(port: int, *flags: str) -> list[str]:
     return [*own, *attributes, *speed, *partitions, *flags]
 
 
+async def _serves(address: str) -> None:
+    """Return once the server answers requests: it accepts connections some time before."""
+    async with asyncio.timeout(_START_SECONDS):
+        while True:
+            with contextlib.suppress(RuntimeError):
+                await Client.connect(address)
+                return
+            await asyncio.sleep(0.1)  # the clock of a poll
+
+
 @contextlib.contextmanager
 def dev_server() -> Iterator[str]:
     """Address of a real server, in a process that knows nothing of the event loops of tests."""
@@ -35,12 +47,9 @@ def dev_server() -> Iterator[str]:
         port = free.getsockname()[1]
     server = subprocess.Popen(command(port), stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + _START_SECONDS
-        while server.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
+        address = f"127.0.0.1:{port}"
+        asyncio.run(_serves(address))
+        yield address
     finally:
         server.terminate()
         server.wait()
