@@ -106,7 +106,8 @@ class SeedController:
                             await self._renew_lease(seed)
                             await self._keep_status(seed["metadata"]["name"])
                 except (ApiError, TimeoutError) as error:
-                    log.warning("the lease or the status of the Seed is not written: %s", str(error) or "an API server does not answer")
+                    reason = str(error) or "an API server does not answer"
+                    log.warning("the lease or the status of the Seed is not written: %s", reason)
                 await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
 
     async def _is_gone(self, seed: dict[str, Any]) -> bool:
