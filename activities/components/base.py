@@ -357,7 +357,7 @@ def http_probe(
 
 def probes(
     path: str, port: int | str, *, alive: str = "", scheme: str = "HTTPS", host: str = "", every: int = 5
-) -> dict[str, Manifest]:
+) -> dict[str, Any]:
     """Startup, readiness and liveness probe of a container.
 
     The startup probe asks each second, so the container is ready at once, and lets it start for ten minutes. The other
