@@ -29,10 +29,10 @@ def command(port: int, *flags: str) -> list[str]:
     return [*own, *attributes, *speed, *partitions, *flags]
 
 
-async def _serves(address: str) -> None:
-    """Return once the server answers requests: it accepts connections some time before."""
+async def _serves(address: str, server: "subprocess.Popen[bytes]") -> None:
+    """Return once the server answers requests, or has ended. It accepts connections some time before it answers."""
     async with asyncio.timeout(_START_SECONDS):
-        while True:
+        while server.poll() is None:
             with contextlib.suppress(RuntimeError):
                 await Client.connect(address)
                 return
@@ -48,7 +48,7 @@ def dev_server() -> Iterator[str]:
     server = subprocess.Popen(command(port), stdout=subprocess.DEVNULL)
     try:
         address = f"127.0.0.1:{port}"
-        asyncio.run(_serves(address))
+        asyncio.run(_serves(address, server))
         yield address
     finally:
         server.terminate()
