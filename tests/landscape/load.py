@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.landscape import pods
 from tests.landscape.pods import PROBE
-from tests.landscape.shoots import Shoot
+from tests.landscape.shoots import Shoot, eventually
 
 
 def run_under_load(shoot: Shoot, pool: str, *, client: str) -> None:
@@ -28,10 +28,18 @@ def counted(shoot: Shoot) -> dict[str, Any]:
     return seen
 
 
-def later(shoot: Shoot, answered: int) -> dict[str, Any] | None:
-    """The client's counts once it has so many answers."""
-    seen = counted(shoot)
-    return seen if seen["answered"] >= answered else None
+def check_all_answered(shoot: Shoot) -> dict[str, Any]:
+    """The client's counts: no request has failed, nor does one of the next 50."""
+    asked = counted(shoot)["answered"]
+
+    def later() -> dict[str, Any] | None:
+        seen = counted(shoot)
+        return seen if seen["answered"] >= asked + 50 else None
+
+    seen: dict[str, Any] = eventually(later, "50 more requests of the client", 60)
+    print(f"{seen['answered']} answered, {len(seen['failed'])} failed")
+    assert seen["failed"] == []
+    return seen
 
 
 def nodes_by_pod(shoot: Shoot, app: str) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 import ipaddress
 import json
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,9 +14,8 @@ from tests.connections import CONNECT
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
-from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually
-from tests.landscape.test_load_balancers import Balanced, address_of, addresses_of, asked, own_address, served
+from tests.landscape.test_load_balancers import Balanced, Visitor, address_of, addresses_of, asked, own_address, served
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow]
 
@@ -260,27 +257,6 @@ def test_a_source_range_of_a_family_that_the_service_has_not_is_refused(balanced
 # A Shoot that has run with IPv4
 
 
-@dataclass
-class Visitor:
-    """A client outside the cluster that asks a Service ten times a second."""
-
-    address: str
-    answered: int = 0
-    failed: list[str] = field(default_factory=list)
-    """When requests failed."""
-
-    @contextmanager
-    def asking(self) -> Iterator["Visitor"]:
-        with repeating(self._ask, 0.1):
-            yield self
-
-    def _ask(self) -> None:
-        if asked(self.address):
-            self.answered += 1
-        else:
-            self.failed.append(time.strftime("%T"))
-
-
 @pytest.fixture
 def single(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Shoot with IPv4 and two nodes."""
@@ -316,7 +292,8 @@ def test_a_shoot_changes_to_both_families_while_its_service_answers(single: Clus
         shoot.reconcile(RECONCILIATION)
         assert not _constraints(shoot)
 
-    assert visitor.failed == [], f"{visitor.answered} requests were answered"
+    print(visitor)
+    assert visitor.failed == []
     assert families(single.get("-n", "kube-system", "service", "kube-dns")["spec"]["clusterIPs"]) == [4, 6]
     one, _ = sorted(node["metadata"]["name"] for node in nodes)
     single.apply(pod("near", one))

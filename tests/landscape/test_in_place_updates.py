@@ -16,7 +16,7 @@ from api.machine import in_place
 from tests.landscape import pods
 from tests.landscape.bastions import in_cloud
 from tests.landscape.conftest import Landscape
-from tests.landscape.load import counted, later, nodes_by_pod, run_under_load
+from tests.landscape.load import check_all_answered, counted, nodes_by_pod, run_under_load
 from tests.landscape.shoots import Shoot, eventually, refused
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(480, func_only=True)]
@@ -89,9 +89,7 @@ def test_an_automatic_update_keeps_machines_and_nodes_and_serves_while_processes
     (other,) = shoot.nodes()["manual"]
     assert after[other] == before[other]
     eventually(lambda: not _traces(shoot), "nodes without traces of the update", 120)
-    asked = counted(shoot)["answered"]
-    seen = eventually(lambda: later(shoot, asked + 50), "the client's requests after the update", 60)
-    assert seen["failed"] == [], f"{len(seen['failed'])} of {seen['answered'] + len(seen['failed'])} requests failed"
+    check_all_answered(shoot)
     assert not nodes_by_pod(shoot, "auto").keys() & replicas.keys(), "each node was drained"
     assert "inPlaceUpdates" not in shoot.get()["status"]
 

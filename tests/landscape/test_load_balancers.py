@@ -2,9 +2,11 @@
 
 import json
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from kube.objects import ip_family
 from tests.landscape import pods
 from tests.landscape.pods import PROBE
+from tests.landscape.repeating import repeating
 from tests.landscape.shoots import Shoot, eventually
 
 WEB = """
@@ -82,6 +85,30 @@ def asked(address: str) -> str:
             return str(answer.read().decode())
     except OSError:
         return ""
+
+
+@dataclass
+class Visitor:
+    """A client outside the cluster that asks a Service ten times a second."""
+
+    address: str
+    answered: int = 0
+    failed: list[str] = field(default_factory=list)
+    """When requests failed."""
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.answered} answered, {len(self.failed)} failed"
+
+    @contextmanager
+    def asking(self) -> Iterator["Visitor"]:
+        with repeating(self._ask, 0.1):
+            yield self
+
+    def _ask(self) -> None:
+        if asked(self.address):
+            self.answered += 1
+        else:
+            self.failed.append(time.strftime("%T"))
 
 
 def own_address(address: str) -> str:

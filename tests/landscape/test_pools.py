@@ -15,7 +15,7 @@ from activities.secrets.crypto import KeyAlgorithm, self_signed_ca
 from tests.landscape import pods
 from tests.landscape.bastions import in_cloud
 from tests.landscape.conftest import Landscape
-from tests.landscape.load import apply, counted, later, nodes_by_pod, run_under_load, web
+from tests.landscape.load import apply, check_all_answered, counted, nodes_by_pod, run_under_load, web
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import Shoot, eventually
 
@@ -73,9 +73,7 @@ def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(sh
     assert len(after["web"]) == 2
     assert not after["web"] & before["web"], "each machine was replaced"
     assert after["pool"] == before["pool"]
-    asked = counted(shoot)["answered"]
-    seen = eventually(lambda: later(shoot, asked + 50), "the client's requests after the rollout", 60)
-    assert seen["failed"] == [], f"{len(seen['failed'])} of {seen['answered'] + len(seen['failed'])} requests failed"
+    seen = check_all_answered(shoot)
     replaced = nodes_by_pod(shoot, "web")
     assert not replaced.keys() & replicas.keys()
     assert replaced.keys() <= set(seen["by"]), "the new replicas answer"

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import Shoot, eventually
-from tests.landscape.test_load_balancers import WEB, Balanced, addresses_of, asked
+from tests.landscape.test_load_balancers import WEB, Balanced, Visitor, addresses_of, asked
 from tests.landscape.test_volumes import Volumes, claim
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
@@ -57,8 +58,13 @@ def test_volume_and_addresses_survive_hibernation_and_a_move_and_go_with_the_sho
     assert addresses_of(balanced.wait("public")) == addresses
     eventually(answers, "the Service answers after the hibernation", 90)
 
-    keeper.gardener("shoot", "move", keeper.reference, "--to", keeper.other_seed, "--follow", timeout=_SECONDS)
-    keeper.has_moved()
+    with ExitStack() as stack:
+        visitors = [stack.enter_context(Visitor(address).asking()) for address in addresses]
+        keeper.gardener("shoot", "move", keeper.reference, "--to", keeper.other_seed, "--follow", timeout=_SECONDS)
+        keeper.has_moved()
+    print(*visitors, sep="\n")
+    assert not any(visitor.failed for visitor in visitors)
+    assert all(visitor.answered for visitor in visitors)
     assert volumes.run("reader", "cat /data/file") == "kept"
     assert answers()
     volumes.apply(claim("second"))
