@@ -53,7 +53,7 @@ test: venv packages browser ## Run all tests except slow ones; landscape tests b
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' tests/landscape $(call FILES_WITH,landscape) --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
 	exit $$((others | with_binaries | on_landscape))
 
-test-slow: venv packages ## Run tests that use one cluster for minutes: move, repair, rolling update, lost nodes, reconciliation without changes.
+test-slow: venv packages ## Run tests that use one cluster for minutes: move, hibernation, repair, rolling update, lost nodes, reconciliation without changes.
 	@landscape/packages.sh gvisor
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
@@ -81,9 +81,9 @@ images: venv packages ## Build the images of docker-compose.yaml, and load them 
 soak: venv ## Run thousands of simulated takeovers and disturbed watches, and send thousands of broken objects to admission.
 	$(BIN)/pytest tests/simulation tests/unit/admission/test_bad_input.py -m soak $(PYTEST_ARGS)
 
-chaos: venv packages ## Kill workers at every point of a Seed's flows, servers in the middle, and a gardenlet in each task of a Shoot; compare effects by audit logs.
+chaos: venv packages ## Kill workers at every point of a Seed's flows, servers in the middle, and processes of a landscape in each task of a Shoot; compare effects by audit logs.
 	$(BIN)/python -m tests.chaos build/chaos.json
-	$(BIN)/pytest -m slow -s tests/landscape/test_kill_matrix.py
+	$(BIN)/pytest -m slow -s tests/landscape/test_kill_matrix.py tests/landscape/test_chaos.py
 
 conformance: venv packages ## Run Kubernetes' conformance specs on a Shoot of two nodes: ARGS="--shard 1/4 --minutes 20 --focus REGEX".
 	$(BIN)/python -m tests.conformance $(ARGS)

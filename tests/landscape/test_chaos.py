@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import EventType
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import CREATION, Shoot, started, temporal
 
-pytestmark = [pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(120, func_only=True)]
 
 _VICTIMS = (
     ("wait_etcds", "{seed}/gardenlet"),

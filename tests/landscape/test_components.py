@@ -82,6 +82,7 @@ def sized(shoot: Shoot) -> Iterator[Shoot]:
     shoot.kubectl("delete", "-f", "-", stdin=manifest)
 
 
+@pytest.mark.slow
 def test_a_new_pod_gets_the_recommended_resources(sized: Shoot) -> None:
     sized.kubectl("rollout", "status", "deployment/sized", "--timeout=60s")
     provided = "--for=condition=RecommendationProvided"
@@ -146,6 +147,7 @@ def asking(shoot: Shoot) -> Iterator[Shoot]:
     shoot.wait_until_reconciled(RECONCILIATION)
 
 
+@pytest.mark.slow
 def test_the_dns_of_a_node_answers_its_pods_and_leaves_nothing_when_it_stops(asking: Shoot) -> None:
     _heard(asking, 5)
 

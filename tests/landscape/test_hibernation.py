@@ -15,7 +15,7 @@ import pytest
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually, refused
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(DELETION + 60, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(DELETION + 60, func_only=True)]
 
 SECONDS = 180
 """To fall asleep or to wake up; 20 where the machine has nothing else to do."""
@@ -119,7 +119,6 @@ def test_a_shoot_that_wakes_up_has_its_objects(sleeper: Shoot) -> None:
         sleeper.garden("wait", path, f"shoot/{sleeper.name}", "--timeout=60s", timeout=70)
 
 
-@pytest.mark.slow
 def test_a_hibernated_shoot_can_be_deleted(sleeper: Shoot) -> None:
     sleeper.kubectl("create", "namespace", "of-the-user")
     _patch(sleeper, {"hibernation": {"enabled": True}})
