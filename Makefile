@@ -45,11 +45,11 @@ endif
 
 test: venv packages browser ## Run all tests except slow ones; landscape tests bring up their own landscape.
 	@# Tests without a landscape run first: beside them the landscape's clusters would get too little CPU. They wait a third
-	@# of their time, so three processes run them. The programs of the landscape are compiled beside the first tests, which
+	@# of their time, so four processes run them. The programs of the landscape are compiled beside the first tests, which
 	@# need none of them. tests/conftest.py says which tests run beside each other, in which order.
 	@mkdir -p build; nice -n 19 $(BIN)/gardener landscape prepare > build/prepare.log 2>&1 & \
-	$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; wait; \
-	$(BIN)/pytest -m '$(WITH_BINARIES)' $(call FILES_WITH,binaries) --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); with_binaries=$$?; \
+	$(BIN)/pytest -m '$(OTHERS)' --numprocesses 4 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; wait; \
+	$(BIN)/pytest -m '$(WITH_BINARIES)' $(call FILES_WITH,binaries) --numprocesses 4 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); with_binaries=$$?; \
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' tests/landscape $(call FILES_WITH,landscape) --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
 	exit $$((others | with_binaries | on_landscape))
 
