@@ -1,7 +1,8 @@
 """A control plane leaves a seed that takes no part: one that is dead, one that is cut off, one that stands still.
 
-An operator says so. What the seed did not back up any more is lost; nodes and pods go on. The seed comes back later, as
-one that knows nothing of it: it serves no client, and cleans up its remains of the cluster and nothing else.
+An operator says so. What the seed did not back up any more is lost; nodes, pods, volumes and load balancers go on. The
+seed comes back later, as one that knows nothing of it: it serves no client, and cleans up its remains of the cluster
+and nothing else.
 ``GARDENER_TEST_MOVES=10`` does each ten times, for the figures.
 """
 
@@ -16,10 +17,14 @@ from typing import Any
 import pytest
 from _pytest.fixtures import SubRequest
 
+from tests.landscape import pods
 from tests.landscape.audit import AuditLogs, assert_one_after_the_other
 from tests.landscape.conftest import Landscape
+from tests.landscape.pods import PROBE
 from tests.landscape.probe import Probe, await_pods, running
 from tests.landscape.shoots import MOVES, Shoot, background, eventually
+from tests.landscape.test_load_balancers import WEB, Balanced, Visitor, address_of, asked
+from tests.landscape.test_volumes import Volumes, claim
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
 
@@ -52,11 +57,12 @@ class Move:
     probe: Probe
     zombie: Probe
     """Requests to the old seed, whatever the DNS says."""
+    visitor: Visitor
     audit: AuditLogs
     gone: float
-    asked: float
+    told: float
     back: float
-    """Monotonic seconds: the seed was out, the operator asked, the seed was back."""
+    """Monotonic seconds: the seed was out, the operator told it, the seed was back."""
     lost: dict[str, float]
     phases: list[dict[str, Any]]
     telling: subprocess.Popen[str]
@@ -65,13 +71,21 @@ class Move:
     @property
     def served(self) -> float:
         """When the first write was answered by the new seed; what the old one takes now is lost."""
-        return min(at for name, at in self.probe.written.items() if at > self.asked and name not in self.lost)
+        return min(at for name, at in self.probe.written.items() if at > self.told and name not in self.lost)
 
 
 @pytest.fixture(scope="module")
 def victim(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    """A Shoot with a pod that has a volume, and a Service of type LoadBalancer."""
     shoot = Shoot(landscape, "victim", tmp_path_factory.mktemp("kubeconfigs"))
     with shoot.created():
+        volumes = Volumes(shoot)
+        volumes.apply(pods.namespace(), claim("data"))
+        volumes.start("writer", "data")
+        volumes.run("writer", "echo kept > /data/file")
+        balanced = Balanced(shoot)
+        balanced.apply(pods.python("balanced", 1, WEB))
+        balanced.service("public")
         await_pods(shoot)
         yield shoot
 
@@ -89,12 +103,15 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
         probe = stack.enter_context(Probe(shoot, f"probe-{fault}{number}").running())
         zombie = stack.enter_context(Probe(shoot, f"zombie-{fault}{number}", landscape.address(source)).running())
         eventually(lambda: min(len(probe.answered), len(zombie.answered)) > 20, "the probes are answered", 60)
+        address = address_of(Balanced(shoot).wait("public"))
+        eventually(lambda: asked(address), "the Service answers", 60)
+        visitor = stack.enter_context(Visitor(address).asking())
         time.sleep(2 * DELTA)  # there is something that is old enough to be backed up
         landscape.gardener(*out, source)
         gone = time.monotonic()
         stack.callback(bring_back, landscape, back, source)
         move = ["shoot", "move", shoot.reference, "--to", destination, "--source-lost", "--follow", "-o", "json"]
-        asked = time.monotonic()
+        told = time.monotonic()
         text = shoot.gardener(*move, timeout=_MOVE_SECONDS)
         answered = len(probe.answered)
         eventually(lambda: len(probe.answered) > answered + 20, "the probe is answered after the move", 60)
@@ -109,7 +126,7 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
         bring_back(landscape, back, source)
         came_back = time.monotonic()
         yield Move(
-            shoot, source, destination, before, after, probe, zombie, audit, gone, asked, came_back,
+            shoot, source, destination, before, after, probe, zombie, visitor, audit, gone, told, came_back,
             probe.lost | zombie.lost, [json.loads(line) for line in text.splitlines()], telling,
         )  # fmt: skip
 
@@ -125,9 +142,9 @@ def bring_back(landscape: Landscape, command: list[str], seed: str) -> None:
 
 
 def test_the_destination_serves_soon(moved: Move) -> None:
-    print(f"served {moved.served - moved.asked:.1f} s after the operator asked")
+    print(f"served {moved.served - moved.told:.1f} s after the operator asked")
     print(json.dumps(moved.phases, indent=1))
-    assert moved.served - moved.asked < 120  # 60 where the machine has nothing else to do
+    assert moved.served - moved.told < 120  # 60 where the machine has nothing else to do
     status = moved.shoot.get()["status"]
     assert status["seedName"] == moved.destination
     assert (status["lastOperation"]["type"], status["lastOperation"]["state"]) == ("Restore", "Succeeded")
@@ -195,3 +212,17 @@ def test_it_works_where_it_is(moved: Move) -> None:
             "wait", f"--for=condition={condition}", f"shoot/{moved.shoot.name}", "--timeout=60s", timeout=70
         )
     assert moved.shoot.kubectl("-n", "kube-system", "logs", "-l", "app=vpn-shoot", "--tail=1")
+
+
+def test_volume_and_load_balancer_of_the_user_outlive_the_seed(moved: Move) -> None:
+    print(moved.visitor)
+    assert moved.visitor.answered
+    assert not moved.visitor.failed
+    volumes = Volumes(moved.shoot)
+    assert volumes.run("writer", "cat /data/file") == "kept"
+    volumes.apply(claim("later"))
+    volumes.start("reader", "later")
+    assert len(volumes.disks()) == 2, "the destination makes disks"
+    volumes.stop("reader")
+    moved.shoot.kubectl("-n", PROBE, "delete", "pvc", "later", "--timeout=60s")
+    eventually(lambda: len(volumes.disks()) == 1, "the destination deletes disks", 60)
