@@ -30,8 +30,8 @@ _LANDSCAPE = _HERE / "landscape"
 _SECURITY = _HERE / "security"
 _WORKFLOW = _HERE / "workflow"
 _BESIDE_OTHERS = {_LANDSCAPE / f"test_{name}.py" for name in ("bad_input", "extensions", "own_credentials")}
-"""Files whose tests use a landscape, but not the Shoot that tests share, and break nothing. They take about as long as
-the others, beside which they run."""
+"""Files whose tests use a landscape, but not the Shoot that tests share, and break nothing. They run beside the
+others."""
 _DELETES_THE_SHARED_SHOOT = _LANDSCAPE / "test_shoot.py"
 
 
