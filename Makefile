@@ -81,8 +81,9 @@ images: venv packages ## Build the images of docker-compose.yaml, and load them 
 soak: venv ## Run thousands of simulated takeovers and disturbed watches, and send thousands of broken objects to admission.
 	$(BIN)/pytest tests/simulation tests/unit/admission/test_bad_input.py -m soak $(PYTEST_ARGS)
 
-chaos: venv packages ## Kill workers at every point of a Seed's flows, servers in the middle, a gardenlet in each task of a Shoot, and other processes during a creation; compare effects by audit logs.
+chaos: venv packages ## Kill workers at every point of a Seed's flows, servers in the middle, a gardenlet in each task of a Shoot, other processes during a creation, and controllers between two writes; compare effects.
 	$(BIN)/python -m tests.chaos build/chaos.json
+	$(BIN)/pytest -m slow tests/unit/garden_controllers/test_killed_processes.py tests/unit/resource_manager/test_killed_at_an_api_server.py
 	$(BIN)/pytest -m slow -s tests/landscape/test_kill_matrix.py tests/landscape/test_chaos.py
 
 conformance: venv packages ## Run Kubernetes' conformance specs on a Shoot of two nodes: ARGS="--shard 1/4 --minutes 20 --focus REGEX".

@@ -29,7 +29,10 @@ _HERE = Path(__file__).parent
 _LANDSCAPE = _HERE / "landscape"
 _SECURITY = _HERE / "security"
 _WORKFLOW = _HERE / "workflow"
-_BESIDE_OTHERS = {_LANDSCAPE / f"test_{name}.py" for name in ("bad_input", "extensions", "own_credentials")}
+_BESIDE_OTHERS = {
+    *(_LANDSCAPE / f"test_{name}.py" for name in ("bad_input", "extensions", "issuer", "own_credentials")),
+    _SECURITY / "test_temporal_on_a_landscape.py",
+}
 """Files whose tests use a landscape, but not the Shoot that tests share, and break nothing. They run beside the
 others."""
 _DELETES_THE_SHARED_SHOOT = _LANDSCAPE / "test_shoot.py"

@@ -24,7 +24,7 @@ from tests.landscape import monitoring
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import Shoot, eventually
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
+pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(240, func_only=True)]
 
 RECEIVER = "owner@example.org"
 SENDER = "gardener@example.org"
@@ -127,11 +127,9 @@ def test_alert_rules_query_metrics_that_exist(shoot: Shoot, smarthost: Smarthost
         assert monitoring.ask(shoot, metric, host, words)[1], metric
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(GROUP_WAIT + 120, func_only=True)
 def test_a_mail_comes(shoot: Shoot, smarthost: Smarthost) -> None:
     """The mail is about an alert for the owner, and about no other."""
-    want(shoot, [RECEIVER])  # alone among slow tests: no earlier test has asked
     host, words = monitoring.access(shoot, "alertmanager")
     # Without an end they would be over when the wait for more of them is.
     until = timestamp(datetime.now(UTC) + timedelta(hours=1))

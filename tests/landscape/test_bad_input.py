@@ -177,6 +177,7 @@ def test_once_fixed_the_operation_continues_from_the_failed_task(
     assert not shoot.get()["status"].get("lastErrors")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(CREATION + DELETION, func_only=True)
 def test_a_shoot_deleted_during_its_creation_leaves_nothing(unauthenticated: Shoot) -> None:
     shoot = unauthenticated

@@ -144,6 +144,7 @@ def test_force_deletion_is_refused_before_the_deletion_has_failed(extended: tupl
     assert codes == {"ERR_INFRA_UNAUTHENTICATED"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DELETION + 60, func_only=True)
 def test_a_force_deletion_with_invalid_credentials_leaves_only_cloud_resources(
     extended: tuple[Shoot, CloudCredentials],

@@ -111,6 +111,7 @@ class Admission:
         return condition()
 
 
+@pytest.mark.slow
 def test_admission_gets_another_authority_while_every_write_is_answered(landscape: Landscape) -> None:
     """The new authority is trusted next to the old one, a minute before it signs the first certificate in use."""
     admission, pids = Admission(landscape), landscape.pids

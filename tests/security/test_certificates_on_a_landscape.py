@@ -198,6 +198,7 @@ def without_approver(shoot: Shoot) -> Iterator[None]:
         scale(1)
 
 
+@pytest.mark.slow
 def test_a_wrongly_issued_certificate_is_reported_in_the_status_of_the_shoot(
     shoot: Shoot, node_agent: Intruder, without_approver: None
 ) -> None:

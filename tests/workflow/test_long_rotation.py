@@ -39,6 +39,8 @@ from workflows.garden import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 from workflows.shoot.rotate import ROTATIONS, RotateCertificateAuthorities, rotation_id
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 DEMO = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 NODE = User(who="node n-1", why="has an old certificate", remedy="roll its pool")
 SECOND = timedelta(seconds=1)
@@ -298,8 +300,6 @@ async def complete(cluster: Cluster, begun: dict[str, Any]) -> None:
         assert ended["lastCompletionTime"] > begun[kind]["lastInitiationFinishedTime"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_a_rotation_left_alone_for_40_days_completes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reconciled again and again, asleep for some days, later on by another version, and moved to another seed.
 
@@ -345,7 +345,6 @@ async def test_a_rotation_left_alone_for_40_days_completes(cluster: Cluster, mon
     assert cluster.surveyed == {"seed-1", "seed-2"}
 
 
-@pytest.mark.timeout(300)
 async def test_a_rotation_whose_tasks_all_fail_once_completes(cluster: Cluster) -> None:
     """As when a worker is killed in the middle of each of them."""
     async with cluster.workers():

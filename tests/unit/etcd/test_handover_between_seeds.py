@@ -103,6 +103,7 @@ async def test_members_are_handed_over_without_a_failed_write(seeds: Seeds) -> N
     await seeds.destination.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_members_killed_while_they_join_join_again(seeds: Seeds) -> None:
     seeds.join()
     joining = seeds.destination
@@ -120,6 +121,7 @@ async def test_members_killed_while_they_join_join_again(seeds: Seeds) -> None:
     await joining.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_a_removal_that_is_killed_goes_on(seeds: Seeds) -> None:
     seeds.join()
     seeds.destination.start(0, 1, 2)
@@ -170,6 +172,7 @@ async def test_a_handover_that_has_begun_can_be_aborted(seeds: Seeds) -> None:
     await seeds.source.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_no_member_begins_a_cluster_of_its_own_while_the_source_does_not_answer(seeds: Seeds) -> None:
     """It would serve clients, without the data."""
     for member in seeds.source.members:
@@ -183,6 +186,7 @@ async def test_no_member_begins_a_cluster_of_its_own_while_the_source_does_not_a
     await seeds.destination.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_a_member_that_loses_its_data_after_the_handover_joins_the_others(seeds: Seeds) -> None:
     seeds.join()
     seeds.destination.start(0, 1, 2)
@@ -198,6 +202,7 @@ async def test_a_member_that_loses_its_data_after_the_handover_joins_the_others(
     await seeds.destination.all_hold_everything()
 
 
+@pytest.mark.slow
 async def test_a_removed_member_does_not_come_back(seeds: Seeds) -> None:
     """Its etcd ends each time, until the source deletes it."""
     seeds.join()

@@ -383,6 +383,7 @@ async def test_the_first_member_starts_no_cluster_before_it_knows_the_data_of_ot
     await several.all_hold_everything()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("added_first", [False, True])
 async def test_a_member_killed_while_it_joins_joins_again(several, added_first):
     """Between being added and starting, and as soon as its etcd has started."""
@@ -421,6 +422,7 @@ async def back_up(several: Several) -> None:
         await snapshotter.full()
 
 
+@pytest.mark.slow
 async def test_if_all_have_lost_their_data_the_first_restores_the_backup_and_the_others_join(backed_up):
     backed_up.start(0, 1, 2)
     await backed_up.ready(0, 1, 2)

@@ -28,6 +28,7 @@ from tests.unit.kube.waiting import until
 
 pytestmark = [
     pytest.mark.binaries,
+    pytest.mark.slow,
     pytest.mark.usefixtures("kubernetes_is_built"),
     pytest.mark.timeout(300, func_only=True),
 ]
@@ -200,7 +201,6 @@ async def _finalize(seed: KubeClient, name: str) -> None:
     await seed.replace({**found, "spec": {"finalizers": []}}, subresource="finalize")
 
 
-@pytest.mark.slow
 async def test_the_controller_manager_scales_and_rolls_a_set_with_a_partition(
     garden: KubeClient, servers: tuple[ApiServer, ApiServer]
 ) -> None:

@@ -118,6 +118,7 @@ async def _assert_gone_and_nothing_doubled(world: World) -> None:
     assert sorted(made) == [(kind, name) for kind in ("ManagedSeed", "Shoot") for name in ("pool-0", "pool-1")]
 
 
+@pytest.mark.slow
 async def test_a_process_killed_between_two_writes_goes_on_and_doubles_nothing(world, server):
     """The process dies before its nth write; the next one goes on. Each 16th write of the life of a set is tried."""
     await _die_at_each(world, server, range(0, await _writes(world, server), 16))

@@ -17,6 +17,7 @@ from tests.unit.resource_manager.killing_proxy import KillingProxy, Processes, i
 
 pytestmark = [
     pytest.mark.binaries,
+    pytest.mark.slow,
     pytest.mark.usefixtures("kubernetes_is_built"),
     pytest.mark.timeout(600, func_only=True),
 ]
