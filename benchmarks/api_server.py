@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -28,11 +29,21 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def process(directory: Path, *command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process, which logs into a file of ``directory``. It ends with the benchmark, even if that is killed."""
+async def process(
+    directory: Path, *command: str | Path, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process, which logs into a file of ``directory``. It ends with the benchmark, even if that is killed.
+
+    ``environment``: variables beside those of the benchmark.
+    """
     with (directory / f"{Path(command[0]).name}.log").open("ab") as log:
         started = await asyncio.create_subprocess_exec(
-            *_END_WITH_PARENT, *map(str, command), stdout=log, stderr=log, cwd=directory
+            *_END_WITH_PARENT,
+            *map(str, command),
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+            env=os.environ | environment,
         )
         try:
             yield started
@@ -53,13 +64,14 @@ async def answered(ask: Callable[[], Awaitable[Any]]) -> None:
 
 
 class ApiServer:
-    """An API server that trusts ``client``, its administrator. ``flags``: more of its flags."""
+    """An API server that trusts ``client``, its administrator. ``flags`` and ``environment``: more of its process."""
 
-    def __init__(self, directory: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str, **environment: str) -> None:
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
         self._port = free_port()
         self._flags = flags
+        self._environment = environment
         cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
         kubeconfig = {
             "apiVersion": "v1",
@@ -96,6 +108,7 @@ class ApiServer:
                 *("--service-account-issuer", "https://issuer.test", "--service-account-key-file", here / "sa.key"),
                 *("--service-account-signing-key-file", here / "sa.key"),
                 *self._flags,
+                **self._environment,
             ),
         ):
             await answered(lambda: self.client.request("GET", "/readyz"))
