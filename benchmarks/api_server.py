@@ -64,7 +64,10 @@ async def answered(ask: Callable[[], Awaitable[Any]]) -> None:
 
 
 class ApiServer:
-    """An API server that trusts ``client``, its administrator. ``flags`` and ``environment``: more of its process."""
+    """An API server that trusts ``client``, its administrator.
+
+    ``flags`` and ``environment``: more of those of its process.
+    """
 
     def __init__(self, directory: Path, *flags: str, **environment: str) -> None:
         self.directory = directory

@@ -57,7 +57,7 @@ _READY = {
     ],
 }
 """Status of a Seed."""
-_SELDOM = {"GOGC": "400"}
+_GO = {"GOGC": "400"}
 """Go collects garbage a quarter as often, and needs more memory meanwhile, see docs/operations/scale.md."""
 _EVENTS = 200
 _SETTLE_SECONDS = 300.0
@@ -225,7 +225,7 @@ async def _slowest(garden: Garden, fleet: Fleet) -> float:
 
 @asynccontextmanager
 async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
-    server = ApiServer(directory, **_SELDOM)
+    server = ApiServer(directory, **_GO)
     port, health = free_port(), free_port()
     address, key = f"127.0.0.1:{port}", directory / "key"
     write_key_file(key)
@@ -256,7 +256,7 @@ async def _running(directory: Path, seeds: int) -> AsyncIterator[Garden]:
         ),
         "seeds": (sys.executable, "-P", SIMULATED_SEEDS, address, directory, POISONED, *names),
     }
-    async with server.serving(), process(directory, *commands["Temporal"], **_SELDOM) as temporal:
+    async with server.serving(), process(directory, *commands["Temporal"], **_GO) as temporal:
         await set_up_garden(server.client, None)
         for manifest in _surroundings(names):
             await server.client.apply(manifest, manager="benchmark")
