@@ -128,6 +128,7 @@ def _done(shoot: Shoot, generation: int) -> bool:
 # The cloud is out of reach
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DELETION, func_only=True)
 def test_force_deletion_is_refused_before_the_deletion_has_failed(extended: tuple[Shoot, CloudCredentials]) -> None:
     shoot, credentials = extended
