@@ -17,7 +17,7 @@ from landscape.files import write_if_changed
 from landscape.kernel import has_ipv6
 from landscape.kube import apply, connected, is_ready
 from landscape.plan import LOOPBACK, ClusterPlan, NodePlan, Plan
-from landscape.processes import Processes, ProcessSpec
+from landscape.processes import Processes, ProcessSpec, go_environment
 from landscape.waiting import until
 
 ADMISSION_PLUGINS = "NodeRestriction,DenyServiceExternalIPs"
@@ -146,12 +146,12 @@ class Cluster:
         return next(filter(None, map(self._processes.hopeless, names)), None)
 
     def _spec(
-        self, component: str, flags: Mapping[str, str], *, node: NodePlan | None = None, **environment: str
+        self, component: str, flags: Mapping[str, str], *, node: NodePlan | None = None, heap_growth: int
     ) -> ProcessSpec:
-        """A process of the control plane, or of a node."""
+        """A process of the control plane, or of a node; ``heap_growth`` as for ``go_environment``."""
         argv = (self._binaries[component], *(f"--{name}={value}" for name, value in flags.items()))
         place = node or self._cluster
-        return ProcessSpec(f"{place.name}/{component}", argv, place.netns, environment)
+        return ProcessSpec(f"{place.name}/{component}", argv, place.netns, go_environment(heap_growth))
 
     def _etcd(self) -> ProcessSpec:
         server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[LOOPBACK, "localhost"])
@@ -179,7 +179,7 @@ class Cluster:
             "auto-compaction-retention": "5m",
             "log-level": "warn",
         }
-        return self._spec("etcd", flags, GOGC="40")
+        return self._spec("etcd", flags, heap_growth=40)
 
     def _api_server(self, more: Mapping[str, str]) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
@@ -228,7 +228,7 @@ class Cluster:
         if not cluster.has_node:
             # The API server cannot reach ClusterIPs here, so it calls aggregated APIs at their endpoints.
             flags["enable-aggregator-routing"] = "true"
-        return self._spec("kube-apiserver", flags, GOGC="75")
+        return self._spec("kube-apiserver", flags, heap_growth=75)
 
     def _audit_policy(self) -> Path:
         """Audit policy: user and object of each write; no reads, no contents, no periodic writes such as leases."""
@@ -283,7 +283,7 @@ class Cluster:
             # Services forget the pods of a lost node after this time.
             **({"node-monitor-grace-period": "15s"} if cluster.is_zonal else {}),
         }
-        return self._spec("kube-controller-manager", flags, GOGC="40")
+        return self._spec("kube-controller-manager", flags, heap_growth=40)
 
     def _scheduler(self) -> ProcessSpec:
         kubeconfig = self._credentials.kubeconfig(self._cluster, "kube-scheduler", "system:kube-scheduler")
@@ -297,7 +297,7 @@ class Cluster:
             "kube-api-burst": "1000",
             "profiling": "false",
         }
-        return self._spec("kube-scheduler", flags, GOGC="40")
+        return self._spec("kube-scheduler", flags, heap_growth=40)
 
     def _kubelet(self, node: NodePlan) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
@@ -321,7 +321,7 @@ class Cluster:
             # The Seed has the zones of its nodes, and pods of control planes may be pinned to them.
             "node-labels": f"{ZONE}={node.zone}",
         }
-        return self._spec("kubelet", flags, node=node, GOGC="40")
+        return self._spec("kubelet", flags, node=node, heap_growth=40)
 
     def _proxy(self, node: NodePlan | None) -> ProcessSpec:
         """kube-proxy of a node, or of the network namespace of a zonal seed's control plane."""
@@ -343,7 +343,7 @@ class Cluster:
         }
         file = place.directory / "kube-proxy.json"
         write_if_changed(file, json.dumps(config, indent=2))
-        return self._spec("kube-proxy", {"config": str(file)}, node=node, GOGC="40")
+        return self._spec("kube-proxy", {"config": str(file)}, node=node, heap_growth=40)
 
 
 def _of_families(network: str, network_ipv6: str) -> str:

@@ -23,6 +23,15 @@ _HOPELESS = 4
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ")
 
 
+def go_environment(heap_growth: int) -> dict[str, str]:
+    """Environment of a program in Go.
+
+    ``heap_growth``: percentage by which its heap grows until it collects garbage. Go's default is 100; with more it
+    needs less CPU time and more memory. If GOGC is set here, that is taken.
+    """
+    return {"GOGC": os.environ.get("GOGC", str(heap_growth))}
+
+
 @dataclass(frozen=True)
 class ProcessSpec:
     """A process to run. Its name is ``<cluster>/<component>``, or one word for a service of the host."""

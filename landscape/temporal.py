@@ -9,7 +9,7 @@ from landscape import mutual_tls, relay
 from landscape.errors import LandscapeError
 from landscape.pki import TemporalAuthority
 from landscape.plan import Plan
-from landscape.processes import ProcessSpec
+from landscape.processes import ProcessSpec, go_environment
 from landscape.waiting import until
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _dev_server(plan: Plan) -> ProcessSpec:
     argv += SQLITE
     for attribute in SEARCH_ATTRIBUTES:
         argv += ["--search-attribute", f"{attribute}=Keyword"]
-    return ProcessSpec("temporal", tuple(argv), plan.garden.netns, {"GOGC": "50"})
+    return ProcessSpec("temporal", tuple(argv), plan.garden.netns, go_environment(50))
 
 
 def _gateway(plan: Plan, authority: TemporalAuthority) -> ProcessSpec:

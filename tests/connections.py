@@ -4,7 +4,7 @@ CONNECT = """
 import os, socket, sys, threading
 def one(name, address, port):
     try:
-        socket.create_connection((address, int(port)), 3).close()
+        socket.create_connection((address, int(port)), 2).close()
     except OSError:
         return
     os.write(1, f"{name}\\n".encode())  # print would write the line in two parts, and others between them

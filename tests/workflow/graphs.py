@@ -1,5 +1,7 @@
 """The tasks of each operation, as the tests' Shoot has them."""
 
+import pytest
+
 from api.contracts.flows import FlowInput, ShootFacts
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from tests.workflow.world import DESTINATION, SEED, SHOOT
@@ -23,6 +25,11 @@ def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
 def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
     kinds = {OperationType.DELETE: FlowKind.DELETE, OperationType.MIGRATE: FlowKind.MIGRATE}
     return FLOWS[kinds.get(what, FlowKind.RECONCILE)].build(asked(what, shoot))
+
+
+def one_of_four(number: int) -> list[pytest.MarkDecorator]:
+    """Marks of a case with this number, where a normal run has one of four cases, and the slow tests the others."""
+    return [] if number % 4 == 0 else [pytest.mark.slow]
 
 
 def before_no_return() -> list[str]:

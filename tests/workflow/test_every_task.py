@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from api.contracts.flows import Attempt, FinishedTask, FlowOutcome
 from api.contracts.operations import GARDEN_QUEUE, OperationType, TaskResult
-from tests.workflow.graphs import FACTS, NO_RETURN, asked, before_no_return, graph
+from tests.workflow.graphs import FACTS, NO_RETURN, asked, before_no_return, graph, one_of_four
 from tests.workflow.world import DESTINATION, SEED, VERSION, World, operation
 from workflows.flow import Flow, failed_outcome
 from workflows.shoot.decision import FlowKind, LifecycleState
@@ -115,11 +115,10 @@ async def test_a_failed_cleanup_continues_from_the_failed_task(world: World) -> 
 
 
 EVERY = [
-    pytest.param(what, name, id=f"{what}-{name}", marks=[] if number % 4 == 0 else pytest.mark.slow)
+    pytest.param(what, name, id=f"{what}-{name}", marks=one_of_four(number))
     for what in KINDS
     for number, name in enumerate(name for name in graph(what).names if not graph(what).skipped(name))
 ]
-"""A normal run has one of four."""
 
 
 @pytest.mark.parametrize(("what", "task"), EVERY)

@@ -16,6 +16,7 @@ from api.contracts.flows import FlowInput, ShootFacts
 from api.contracts.operations import OperationType, ShootTask, lifecycle_id
 from api.contracts.repair import Action, Repair
 from kube.waits import waiting_for
+from tests.workflow.graphs import one_of_four
 from tests.workflow.world import SEED, SHOOT, World
 from workers.cli.explain import Explanation, explain, named_object
 from workers.cli.flow_view import read_flow
@@ -33,7 +34,10 @@ def _tasks() -> list[str]:
     return [name for name in flow.names if not flow.skipped(name)]
 
 
-STALLS = [(name, ("waits", "fails", "retries")[number % 3], number) for number, name in enumerate(_tasks()[:47])]
+STALLS = [
+    pytest.param(name, ("waits", "fails", "retries")[number % 3], number, marks=one_of_four(number))
+    for number, name in enumerate(_tasks()[:47])
+]
 
 
 async def explained(world: World, later: timedelta = timedelta()) -> Explanation:

@@ -33,7 +33,7 @@ async def report_progress(request: ReportProgress) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.COMPLETING])
+@pytest.mark.parametrize("phase", [Phase.PREPARING, pytest.param(Phase.COMPLETING, marks=pytest.mark.slow)])
 async def test_the_process_of_its_tasks_is_killed_in_the_middle_of_each_of_them(
     temporal: Client, temporal_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:

@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from api.contracts.flows import Survey
 from api.contracts.operations import OperationType
-from tests.workflow.graphs import FACTS, asked
+from tests.workflow.graphs import FACTS, asked, one_of_four
 from tests.workflow.world import DESTINATION, SEED, VERSION, World, operation
 from workflows.flow import Flow
 from workflows.shoot import migrate
@@ -71,7 +71,9 @@ async def test_tasks_continue_after_a_lost_worker_and_none_runs_twice(world: Wor
     assert runs == {name: 2 for name in flow.names if not flow.skipped(name)}
 
 
-@pytest.mark.parametrize("task", migrate._JOINING)
+@pytest.mark.parametrize(
+    "task", [pytest.param(name, marks=one_of_four(number)) for number, name in enumerate(migrate._JOINING)]
+)
 async def test_what_cannot_be_done_live_is_undone_and_moves_as_planned(world: World, task: str) -> None:
     begin(world)
     world.fail_always(task.removesuffix("_there").replace("deploy_apiserver_beside", "deploy_apiserver"), "Impossible")

@@ -13,7 +13,7 @@ import pytest
 
 from landscape.errors import LandscapeError
 from landscape.keeper import Keeper
-from landscape.processes import Processes, ProcessSpec, start_time
+from landscape.processes import Processes, ProcessSpec, go_environment, start_time
 
 SLEEPER = ProcessSpec("seed-1/sleeper", ("sleep", "300"))
 STUBBORN = ProcessSpec("stubborn", ("sh", "-c", "trap '' TERM; echo trapped; sleep 300 & wait; wait"))
@@ -63,6 +63,14 @@ def test_a_process_gets_no_secret_from_our_environment(processes, monkeypatch):
     _eventually(lambda: "done" in processes.log("env").read_text())
     assert "SENTINEL" not in processes.log("env").read_text()
     assert "GOGC=50" in processes.log("env").read_text()
+
+
+def test_our_environment_decides_when_go_collects_garbage(monkeypatch):
+    monkeypatch.delenv("GOGC", raising=False)
+    assert go_environment(75) == {"GOGC": "75"}
+
+    monkeypatch.setenv("GOGC", "400")
+    assert go_environment(75) == {"GOGC": "400"}
 
 
 def test_a_missing_program_is_named(processes):
