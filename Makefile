@@ -15,7 +15,8 @@ OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
 # Each process of a run reads all files that it is given. These have all tests with the marker.
 FILES_WITH = $$(grep -rl 'mark\.$(1)' tests --include='test_*.py')
 BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
-# Go's programs in the tests need less CPU time and more memory: their heap grows fivefold until they collect garbage.
+# Go's programs in the tests need less CPU time and more memory (a landscape with three Shoots 8 GiB): their heap grows
+# fivefold until they collect garbage.
 test: export GOGC := 400
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 # Each process would compile the assertions of all tests again.

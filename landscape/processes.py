@@ -20,16 +20,25 @@ from landscape.errors import LandscapeError
 
 _HOPELESS = 4
 """Number of starts after which a process counts as broken."""
+_AMPLE_MEMORY = 7 * 2**30
+"""Bytes. A landscape with one Shoot needs 4.7 GB with ``_HEAP_GROWTH``, and 0.6 GB less without."""
+_HEAP_GROWTH = 150
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ")
 
 
 def go_environment(heap_growth: int) -> dict[str, str]:
-    """Environment of a program in Go.
+    """Environment of a program in Go: by how many percent its heap grows until it collects garbage. Go's own is 100.
 
-    ``heap_growth``: percentage by which its heap grows until it collects garbage. Go's default is 100; with more it
-    needs less CPU time and more memory. If GOGC is set here, that is taken.
+    With more it needs less CPU time and more memory. ``heap_growth`` is for machines with little memory. If GOGC is set
+    in our environment, that is taken on all machines.
     """
-    return {"GOGC": os.environ.get("GOGC", str(heap_growth))}
+    chosen = _HEAP_GROWTH if _memory() >= _AMPLE_MEMORY else heap_growth
+    return {"GOGC": os.environ.get("GOGC", str(chosen))}
+
+
+def _memory() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,17 @@ def test_a_process_gets_no_secret_from_our_environment(processes, monkeypatch):
     assert "GOGC=50" in processes.log("env").read_text()
 
 
-def test_our_environment_decides_when_go_collects_garbage(monkeypatch):
+@pytest.mark.parametrize(("gibibytes", "chosen"), [(4, "75"), (8, "150")])
+def test_go_collects_garbage_more_seldom_where_memory_is_ample(monkeypatch, gibibytes, chosen):
     monkeypatch.delenv("GOGC", raising=False)
-    assert go_environment(75) == {"GOGC": "75"}
+    monkeypatch.setattr("landscape.processes._memory", lambda: gibibytes * 2**30 * 0.97)
 
+    assert go_environment(75) == {"GOGC": chosen}
+
+
+def test_our_environment_decides_when_go_collects_garbage(monkeypatch):
     monkeypatch.setenv("GOGC", "400")
+
     assert go_environment(75) == {"GOGC": "400"}
 
 
