@@ -6,9 +6,9 @@ Real are the garden's API server and etcd, Temporal (the dev server, with its da
 controller-manager. The seeds are simulated: each task of a gardenlet ends at once. So the figures are those of the
 garden and of Temporal; a gardenlet has the work of its own seed's Shoots alone.
 
-First all Shoots are created. Then all are reconciled without a change at once, and one Shoot gets events, one after the
-other. In the end a hundred Shoots are reconciled again, first alone, then beside a Project whose Shoots all fail, once
-all of its operations run. Then Shoots without a seed get one from the scheduler.
+First all Shoots are created. Then all are reconciled without a change at once. When all of that has ended, one Shoot
+gets events, one after the other. In the end a hundred Shoots are reconciled again, first alone, then beside a Project
+whose Shoots all fail, once all of its operations run. Then Shoots without a seed get one from the scheduler.
 """
 
 import asyncio
@@ -98,6 +98,13 @@ class Fleet:
             while any("seedName" not in each["spec"] for each in await self._listed()):  # noqa: ASYNC110 -- no event
                 await asyncio.sleep(0.1)
 
+    async def recorded(self, operation: str) -> None:
+        """Wait until each has this as its last operation, and it has succeeded. Raises TimeoutError."""
+        wanted = (operation, "Succeeded")
+        async with asyncio.timeout(_LIMIT_SECONDS):
+            while any(_last(each) != wanted for each in await self._listed()):  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.5)
+
     async def _listed(self) -> list[Object]:
         return await self.garden.list(resources.SHOOT, self.namespace)
 
@@ -180,6 +187,12 @@ class Measured:
     """Seconds until the scheduler has chosen seeds for ``_UNPLACED`` Shoots."""
 
 
+def _last(shoot: Object) -> tuple[str, str]:
+    """Type and state of its last operation."""
+    operation = shoot["status"]["lastOperation"]
+    return operation["type"], operation["state"]
+
+
 async def measure(garden: Garden, shoots: int, seeds: int, poisoned: int) -> Measured:
     fleet = Fleet(garden.api, FLEET, tuple(f"s{number:04}" for number in range(shoots)))
     created = await _timed(garden, fleet, "Create", lambda: fleet.create(seeds))
@@ -192,6 +205,7 @@ async def measure(garden: Garden, shoots: int, seeds: int, poisoned: int) -> Mea
     _tell(f"{shoots} Shoots reconciled in {reconciled:.0f} s")
     memory = {each: garden.memory(each) for each in garden.pids}
     stored = {name: _size(path) for name, path in garden.files.items()}
+    await fleet.recorded("Reconcile")
     signals = await delivered(garden.api, garden.metrics, FLEET, fleet.names[0], _EVENTS)
     some = Fleet(garden.api, FLEET, fleet.names[:: max(1, shoots // 100)])
     alone = await _slowest(garden, some)
