@@ -21,7 +21,7 @@ from landscape.errors import LandscapeError
 _HOPELESS = 4
 """Number of starts after which a process counts as broken."""
 _AMPLE_MEMORY = 7 * 2**30
-"""Bytes. A landscape with one Shoot needs 4.7 GB with ``_HEAP_GROWTH``, and 0.6 GB less without."""
+"""Bytes. A landscape with one Shoot needs 4.6 GiB with ``_HEAP_GROWTH``, and 0.6 GiB less without."""
 _HEAP_GROWTH = 150
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ")
 
