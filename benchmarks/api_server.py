@@ -19,7 +19,7 @@ from landscape import binaries
 
 _TOKEN = "token-of-the-benchmark"
 _START_SECONDS = 180
-_END_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--")
+_END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 def free_port() -> int:
