@@ -218,6 +218,7 @@ def baseline(shoot: Shoot) -> Iterator[Shoot]:
     shoot.landscape.kubectl(shoot.seed, *garden, "delete", "secret", *meant, "--ignore-not-found")
 
 
+@pytest.mark.slow
 def test_manifests_of_the_seed_come_and_go(baseline: Shoot) -> None:
     def found() -> list[str]:
         names = baseline.kubectl("-n", "default", "get", "configmaps", "-o", "name").split()

@@ -228,6 +228,7 @@ def test_a_new_pod_obeys_policies_from_its_first_packet(tried: Tried) -> None:
             tried.kubectl("-n", OWN, "delete", "pod", "early", "probed")
 
 
+@pytest.mark.slow
 def test_policies_and_connections_stay_while_the_agents_are_away(tried: Tried) -> None:
     server = tried.pods["server"]
     argv = ("-n", OWN, "exec", "client-far", "--", "python3", "-c", HOLD, server.address, "8080")

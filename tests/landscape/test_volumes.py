@@ -118,6 +118,7 @@ def test_a_claim_is_bound_and_its_volume_moves_with_the_pod_and_grows(volumes: V
     eventually(lambda: volume not in shoot.kubectl("get", "pv", "-o", "name"), "the volume goes", 30)
 
 
+@pytest.mark.slow
 def test_a_kept_volume_outlives_its_claim(volumes: Volumes) -> None:
     shoot = volumes.shoot
     keeping = json.loads(shoot.kubectl("get", "storageclass", "default", "-o", "json"))
