@@ -28,6 +28,8 @@ _DYNAMIC_CONFIG = (
     "history.visibilityProcessorMaxPollRPS=2000",
     # Shortest duration of a timer. Default: 1 s, for clusters of servers with different clocks.
     'history.timerProcessorMaxTimeShift="50ms"',
+    # As in a cluster. The dev server would read the names of all search attributes again for each request.
+    "system.forceSearchAttributesCacheRefreshOnRead=false",
     "matching.enableFairness=true",  # see workflows/fairness.py
 )
 SQLITE = tuple(f"--sqlite-pragma={each}" for each in ("journal_mode=wal", "synchronous=1"))

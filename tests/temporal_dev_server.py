@@ -22,6 +22,8 @@ def command(port: int, *flags: str) -> list[str]:
     queues = ["transfer", "timer", "visibility"]
     speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
     speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
+    # As in a cluster. The dev server would read the names of all search attributes again for each request.
+    speed.append("--dynamic-config-value=system.forceSearchAttributesCacheRefreshOnRead=false")
     speed.append("--dynamic-config-value=matching.enableFairness=true")
     # Each partition of a queue is fair for itself, and a worker takes from any of them.
     partitions = [f"--dynamic-config-value=matching.numTaskqueue{each}Partitions=1" for each in ("Read", "Write")]

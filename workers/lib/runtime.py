@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import json
 import logging
 import os
@@ -21,6 +22,10 @@ from kube import liveness
 from kube.client import KubeClient
 
 Config = TypeVar("Config", bound=ApiModel)
+
+_GC_THRESHOLDS = 50_000, 20, 100
+"""Python collects garbage more seldom than by default, which took a fifth of a controller-manager's CPU time beside
+1,000 Shoots."""
 
 log_context: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("log_context")
 """Fields in each log line of the current task, for example shoot, workflow and task."""
@@ -169,6 +174,9 @@ def start(component: str, run: Callable[[str], Awaitable[None]], config_path: st
     If the configuration changes, the process executes the same command line again, with the same process id.
     """
     configure_logging(component)
+    # A process of ours holds very many objects, and few in cycles.
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         asyncio.run(run(config_path))  # type: ignore[arg-type]
     except ConfigurationChanged as change:

@@ -16,7 +16,7 @@ from cryptography import x509
 from google.protobuf.message import Message
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from temporalio.service import ConnectConfig, ServiceClient, TLSConfig
+from temporalio.service import ConnectConfig, GrpcCompression, ServiceClient, TLSConfig
 from temporalio.worker import Worker
 
 from activities.secrets.crypto import KeyPair
@@ -177,10 +177,14 @@ async def follow_certificate(worker: Worker, interval: float = FILE_POLL) -> Non
 
 
 async def _open(server: TemporalServer, files: tuple[bytes, ...], token: str | None) -> ServiceClient:
-    """A new connection that the server has answered on."""
+    """A new connection that the server has answered on.
+
+    It does not compress: encrypted payloads would not become smaller, and Temporal would spend time on them.
+    """
     tls = _tls_config(server, *files) if server.tls is not None else None
+    config = ConnectConfig(server.address, api_key=token, tls=tls, grpc_compression=GrpcCompression.NONE)
     try:
-        return await ServiceClient.connect(ConnectConfig(server.address, api_key=token, tls=tls))
+        return await ServiceClient.connect(config)
     except RuntimeError as error:
         raise TemporalConnectionError(
             f"connecting to Temporal at {server.address}: {_explained(server, error)}"
