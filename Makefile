@@ -23,7 +23,7 @@ IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos conformance histories benchmark-resource-manager benchmark-compare lint docs site format lock clean python browser
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak chaos conformance histories benchmark benchmark-compare lint docs site format lock clean python browser
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -92,8 +92,8 @@ chaos: venv packages ## Kill workers at every point of a Seed's flows, servers i
 conformance: venv packages ## Run Kubernetes' conformance specs on a Shoot of two nodes: ARGS="--shard 1/4 --minutes 20 --focus REGEX".
 	$(BIN)/python -m tests.conformance $(ARGS)
 
-benchmark-resource-manager: venv ## Measure a resource manager with 500 objects, beside kubectl apply.
-	$(BIN)/python -m benchmarks.resource_manager -o json
+benchmark: venv packages ## Run all benchmarks, or BENCHMARKS="shoot scale", and write reports, tables and plots to docs/benchmarks.
+	$(BIN)/python -m benchmarks.record $(BENCHMARKS)
 
 benchmark-compare: venv ## Compare two reports of a benchmark: BASE=file.json HEAD=file.json; fails if a ratio fell by 20 %.
 	@$(BIN)/python -m benchmarks.compare \

@@ -137,7 +137,8 @@ class Report(ApiModel):
     """Name of the benchmark's module."""
     machine: Machine
     revision: str
-    """Commit of the project; with ``-dirty`` if files differed from it, ``unknown`` outside of a checkout."""
+    """Commit of the project; with ``-dirty`` if files other than documents differed from it, ``unknown`` outside of a
+    checkout."""
     date: datetime
     runs: int = Field(ge=1)
     """Values behind each median."""
@@ -232,7 +233,7 @@ def table(made: Report) -> str:
     for each in made.figures:
         ratio = "-" if each.ratio is None else f"{each.ratio:.2f}"
         limit = "-" if each.limit is None else f"{each.limit:g}"
-        rows.append((each.name, _shown(each.ours, each.unit), _shown(each.baseline, each.unit), ratio, limit))
+        rows.append((each.name, shown(each.ours, each.unit), shown(each.baseline, each.unit), ratio, limit))
     machine = made.machine
     return "\n".join(
         [
@@ -265,15 +266,18 @@ def revision(checkout: Path) -> str:
 
     try:
         commit = git("rev-parse", "--verify", "HEAD")
-        return f"{commit}-dirty" if git("status", "--porcelain", "--untracked-files=no") else commit
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs")
+        return f"{commit}-dirty" if changed else commit
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def _shown(spread: Spread | None, unit: str) -> str:
+def shown(spread: Spread | None, unit: str) -> str:
+    """Median, and in brackets the smallest and the largest value if they differ."""
     if spread is None:
         return "-"
-    return f"{_short(spread.median)} {unit} ({_short(spread.min)} to {_short(spread.max)})"
+    around = f" ({_short(spread.min)} to {_short(spread.max)})" if spread.min < spread.max else ""
+    return f"{_short(spread.median)} {unit}{around}"
 
 
 def _rounded(value: float) -> float:
