@@ -31,7 +31,8 @@ _WORKLOADS = ((resources.STATEFUL_SET, "etcd-main"), (resources.STATEFUL_SET, "e
               (resources.DEPLOYMENT, "kube-apiserver"))  # fmt: skip
 _KEPT_METADATA = ("name", "namespace", "labels", "annotations")
 _BACKUP_SECRET = "etcd-backup"
-_GONE_SECONDS = 120.0
+_GONE_SECONDS = 300.0
+"""The namespace controller of Kubernetes waits longer after each attempt: a removal may take more than two minutes."""
 
 
 class ControlPlane:

@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from api.contracts.flows import FlowProgress
     from api.contracts.operations import OperationType, ShootRef, ShootTask, TaskResult
     from benchmarks.report import Figure, emit, figure, other_output_on_stderr, output_option, report_of
+    from landscape.temporal import SQLITE, TUNING
     from workers.lib.codec import data_converter
     from workers.lib.heartbeats import Heartbeats
     from workers.lib.temporal import TemporalServer, connect_with
@@ -39,11 +40,6 @@ LAYERS, WIDTH = 15, 6
 LIMIT = 1.15
 """Times as long as hand-written code that a flow may take."""
 QUEUE = "bench"
-TUNING = ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"] + [
-    part
-    for which in ("transfer", "timer", "visibility")
-    for part in ("--dynamic-config-value", f"history.{which}ProcessorMaxPollRPS=2000")
-]
 TASK = ShootTask(
     shoot=ShootRef(namespace="garden-local", name="bench", uid="0"),
     technical_id="shoot--local--bench",
@@ -124,7 +120,7 @@ async def dev_server() -> AsyncIterator[str]:
         async with await WorkflowEnvironment.start_local(
             dev_server_existing_path=str(Path(sys.executable).parent / "temporal"),
             dev_server_database_filename=f"{directory}/temporal.db",
-            dev_server_extra_args=TUNING,
+            dev_server_extra_args=[*TUNING, *SQLITE],
             dev_server_log_level="error",
         ) as server:
             yield server.client.service_client.config.target_host
@@ -168,8 +164,9 @@ async def measure(runs: int) -> tuple[dict[str, list[float]], dict[str, int]]:
 
 def figures(times: dict[str, list[float]], events: dict[str, int]) -> list[Figure]:
     runs = len(times["flow"])
+    limit = statistics.median(times["hand"]) * LIMIT
     return [
-        figure(f"flow of {LAYERS * WIDTH} tasks", "s", times["flow"], times["hand"]),
+        figure(f"flow of {LAYERS * WIDTH} tasks", "s", times["flow"], times["hand"], limit=limit),
         figure("events in the history", "events", [events["flow"]] * runs, [events["hand"]] * runs),
     ]
 
@@ -181,9 +178,6 @@ def main(runs: int, output: str) -> None:
     with other_output_on_stderr():
         times, events = asyncio.run(measure(runs))
     emit(report_of("flow_overhead", runs, figures(times, events), {}), output)
-    ratio = statistics.median(times["flow"]) / statistics.median(times["hand"])
-    if ratio > LIMIT:
-        raise SystemExit(f"a flow takes {ratio:.3f} times as long as hand-written code, limit {LIMIT}")
 
 
 if __name__ == "__main__":

@@ -21,19 +21,23 @@ GATEWAY = "temporal-gateway"
 SEARCH_ATTRIBUTES = ("GardenerProject", "GardenerShoot", "GardenerSeed", "GardenerOperation")
 
 _LOOPBACK = "127.0.0.1"
-# 8 to 12 ms per sequential activity in place of 50.
-_DYNAMIC_CONFIG = (
-    "history.transferProcessorMaxPollRPS=2000",
-    "history.timerProcessorMaxPollRPS=2000",
-    "history.visibilityProcessorMaxPollRPS=2000",
-    # Shortest duration of a timer. Default: 1 s, for clusters of servers with different clocks.
-    'history.timerProcessorMaxTimeShift="50ms"',
-    # As in a cluster. The dev server would read the names of all search attributes again for each request.
-    "system.forceSearchAttributesCacheRefreshOnRead=false",
-    "matching.enableFairness=true",  # see workflows/fairness.py
+TUNING = tuple(
+    f"--dynamic-config-value={each}"
+    for each in (
+        # 8 to 12 ms per sequential activity in place of 50.
+        "history.transferProcessorMaxPollRPS=2000",
+        "history.timerProcessorMaxPollRPS=2000",
+        "history.visibilityProcessorMaxPollRPS=2000",
+        # Shortest duration of a timer. Default: 1 s, for clusters of servers with different clocks.
+        'history.timerProcessorMaxTimeShift="50ms"',
+        # As in a cluster. The dev server would read the names of all search attributes again for each request.
+        "system.forceSearchAttributesCacheRefreshOnRead=false",
+        "matching.enableFairness=true",  # see workflows/fairness.py
+    )
 )
+"""Flags of the dev server."""
 SQLITE = tuple(f"--sqlite-pragma={each}" for each in ("journal_mode=wal", "synchronous=1"))
-"""Flags of the dev server, for three times the throughput."""
+"""Flags of a dev server whose data are in a file, for three times the throughput."""
 
 
 def processes(plan: Plan) -> list[ProcessSpec]:
@@ -55,9 +59,7 @@ def _dev_server(plan: Plan) -> ProcessSpec:
     argv += ["--ui-ip", plan.central_address, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
     argv += ["--ui-codec-endpoint", plan.codec_endpoint, "--ui-disable-news-fetch"]
     argv += ["--db-filename", str(directory / "temporal.db"), "--log-level", "warn", "--log-format", "json"]
-    for value in _DYNAMIC_CONFIG:
-        argv += ["--dynamic-config-value", value]
-    argv += SQLITE
+    argv += [*TUNING, *SQLITE]
     for attribute in SEARCH_ATTRIBUTES:
         argv += ["--search-attribute", f"{attribute}=Keyword"]
     return ProcessSpec("temporal", tuple(argv), plan.garden.netns, go_environment(50))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from landscape.temporal import TUNING
 from workflows import visibility
 
 TEMPORAL = Path(sys.executable).parent / "temporal"
@@ -17,18 +18,12 @@ _START_SECONDS = 60
 
 
 def command(port: int, *flags: str) -> list[str]:
-    """A server at this port, with our search attributes."""
+    """A server at this port, with our search attributes, tuned as that of a landscape."""
     attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
-    queues = ["transfer", "timer", "visibility"]
-    speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
-    speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
-    # As in a cluster. The dev server would read the names of all search attributes again for each request.
-    speed.append("--dynamic-config-value=system.forceSearchAttributesCacheRefreshOnRead=false")
-    speed.append("--dynamic-config-value=matching.enableFairness=true")
     # Each partition of a queue is fair for itself, and a worker takes from any of them.
     partitions = [f"--dynamic-config-value=matching.numTaskqueue{each}Partitions=1" for each in ("Read", "Write")]
     own = [str(TEMPORAL), "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
-    return [*own, *attributes, *speed, *partitions, *flags]
+    return [*own, *attributes, *TUNING, *partitions, *flags]
 
 
 async def _serves(address: str, server: "subprocess.Popen[bytes]") -> None:

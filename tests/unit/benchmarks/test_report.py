@@ -349,6 +349,7 @@ def test_figures_of_many_shoots():
 def test_figures_of_a_flow():
     found = valid(flow_overhead.figures({"flow": [2.0, 2.0], "hand": [1.0, 1.0]}, {"flow": 500, "hand": 400}))
     assert found["flow of 90 tasks"].ratio == 0.5
+    assert found["flow of 90 tasks"].exceeds_limit
     assert found["events in the history"].ratio == 0.8
 
 
