@@ -28,7 +28,7 @@ class Needs(StrEnum):
 
     NOTHING = ""
     LANDSCAPE = "landscape up"
-    SHOOT = "demo"
+    SHOOT = "demo --kubeconfig build/benchmark.kubeconfig"
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ def _landscape(benchmarks: list[Recorded]) -> Iterator[None]:
 def main(names: tuple[str, ...]) -> None:
     chosen = [each for each in ALL if each.name in names or not names]
     failed = []
+    (ROOT / "build").mkdir(exist_ok=True)
     with _landscape(chosen):
         for each in chosen:
             click.echo(f"== {each.name}", err=True)
