@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.report import ROOT, Figure, Report, load, shown
+from benchmarks.report import ROOT, Figure, Report, cells, load
 
 REPORTS = ROOT / "docs/benchmarks"
 _HEAD = """\
@@ -49,15 +49,12 @@ def _section(path: Path) -> list[str]:
 
 
 def _row(figure: Figure) -> str:
-    ours = shown(figure.ours, figure.unit)
-    cells = (
-        figure.name,
-        f"**{ours}**" if figure.exceeds_limit else ours,
-        shown(figure.baseline, figure.unit),
-        "-" if figure.ratio is None else f"{figure.ratio:.2f}",
-        "-" if figure.limit is None else f"{figure.limit:.4g} {figure.unit}",
-    )
-    return f"| {' | '.join(cells)} |"
+    name, ours, baseline, ratio, limit = cells(figure)
+    if figure.exceeds_limit:
+        ours = f"**{ours}**"
+    if figure.limit is not None:
+        limit += f" {figure.unit}"
+    return f"| {name} | {ours} | {baseline} | {ratio} | {limit} |"
 
 
 def _plot(report: Report) -> list[str]:

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.record [NAME ...]
 
-A landscape of this name is brought up for the benchmarks that need one, and removed in the end. A benchmark that misses
+Landscape ``benchmark`` is brought up for the benchmarks that need one, and removed in the end. A benchmark that misses
 a limit has a report like any other one. The report of one that fails stays as it was; then the exit status is 1.
 """
 

@@ -230,10 +230,7 @@ def emit(made: Report, output: str) -> None:
 def table(made: Report) -> str:
     """Two lines for the report, and one for each figure: median, and in brackets the smallest and the largest value."""
     rows = [("figure", "ours", "baseline", "ratio", "limit")]
-    for each in made.figures:
-        ratio = "-" if each.ratio is None else f"{each.ratio:.2f}"
-        limit = "-" if each.limit is None else f"{each.limit:g}"
-        rows.append((each.name, shown(each.ours, each.unit), shown(each.baseline, each.unit), ratio, limit))
+    rows += map(cells, made.figures)
     machine = made.machine
     return "\n".join(
         [
@@ -242,6 +239,13 @@ def table(made: Report) -> str:
             *columns(rows),
         ]
     )
+
+
+def cells(each: Figure) -> tuple[str, str, str, str, str]:
+    """Name, our values, those of the baseline, ratio and limit of a figure, as a table has them."""
+    ratio = "-" if each.ratio is None else f"{each.ratio:.2f}"
+    limit = "-" if each.limit is None else f"{each.limit:.4g}"
+    return each.name, _shown(each.ours, each.unit), _shown(each.baseline, each.unit), ratio, limit
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -272,7 +276,7 @@ def revision(checkout: Path) -> str:
         return "unknown"
 
 
-def shown(spread: Spread | None, unit: str) -> str:
+def _shown(spread: Spread | None, unit: str) -> str:
     """Median, and in brackets the smallest and the largest value if they differ."""
     if spread is None:
         return "-"
