@@ -93,6 +93,12 @@ class _Index:
                 del self._keys[value]
 
 
+def _replaced(one: Object, other: Object) -> bool:
+    """Whether an object was deleted and created again between two states. An object that was cut may have no uid."""
+    before, after = one["metadata"].get("uid"), other["metadata"].get("uid")
+    return None not in (before, after) and before != after
+
+
 class ObjectStore:
     """Objects of one kind in memory, with indexes, subscribers and waiters.
 
@@ -252,7 +258,7 @@ class ObjectStore:
         old = self._find(key)
         if old is not None and old["metadata"].get("resourceVersion") == obj["metadata"].get("resourceVersion"):
             return
-        if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
+        if old is not None and _replaced(old, obj):
             # Deleted and created again while no watch was open: subscribers must see the end of the earlier object.
             self._remove(key, old)
             old = None
@@ -263,7 +269,7 @@ class ObjectStore:
 
     def _remove(self, key: Key, last: Object) -> None:
         old = self._find(key)
-        if old is None:
+        if old is None or _replaced(last, old):  # the end of an earlier object, which came late
             return
         del self._objects[key.namespace][key.name]
         if not self._objects[key.namespace]:

@@ -30,6 +30,11 @@ def test_disturbed_watches_change_nothing_in_ten_thousand_runs(first: int) -> No
     play(first, 10 * PER_TEST)
 
 
+def test_a_shoot_whose_predecessor_is_reported_late_as_deleted_gets_its_signal() -> None:
+    """Found by the soak: the cache dropped the Shoot, and its watcher held the next report of it for known."""
+    play(1989, 1)
+
+
 def test_controllers_that_trust_an_old_list_are_noticed() -> None:
     """A controller that deletes or releases an object must read the users of the object from the API server."""
     noticed = next(each for each in (simulate(seed, Trusting) for seed in range(60)) if each.violations)

@@ -123,13 +123,15 @@ class ApiServer:
 
     def expire_watches(self) -> None:
         """Send an error about their age to all watches, in-band."""
-        status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-        for queue in self._watches:
-            queue.put_nowait(("ERROR", status))
+        self.tell("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
 
     def bookmark(self) -> None:
+        self.tell("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}})
+
+    def tell(self, type_: str, obj: Object) -> None:
+        """Send an event to all watches, whether it is true or not."""
         for queue in self._watches:
-            queue.put_nowait(("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
+            queue.put_nowait((type_, obj))
 
     @property
     def watching(self) -> int:

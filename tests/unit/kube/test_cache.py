@@ -155,6 +155,25 @@ async def test_an_object_that_was_replaced_while_no_watch_was_open_ends_and_begi
     assert events == [("ADDED", "1", False), ("DELETED", "1", True), ("ADDED", "2", False)]
 
 
+async def test_the_end_of_an_earlier_object_that_comes_late_does_not_remove_the_present_one(api, caches):
+    """Subscribers that had forgotten the earlier object would take the present one for known after the next list."""
+    earlier = api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    await value_is(cache, "1")
+    await watched(api)
+    api.remove(CONFIG_MAPS, "one", "ns")
+    api.put(CONFIG_MAPS, config_map(a="2"))
+    await value_is(cache, "2")
+    events = []
+    cache.subscribe(lambda event: events.append((event.type, event.object["data"]["a"])))
+    api.tell("DELETED", earlier)
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "3"}})
+
+    await value_is(cache, "3")
+
+    assert events == [("ADDED", "2"), ("MODIFIED", "3")]
+
+
 async def test_an_expiry_reported_inside_a_watch_causes_a_new_list(api, caches):
     cache = caches.of(CONFIG_MAP, "ns")
     await watched(api)
