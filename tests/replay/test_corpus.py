@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from temporalio import workflow
+from temporalio.client import WorkflowHistory
 
 from tests.replay import corpus
 from tests.replay.corpus import ALL_WORKFLOWS, CORPUS, Nondeterminism, Recorded, Story
@@ -56,6 +57,17 @@ def test_the_corpus_is_small_and_names_no_machine() -> None:
         text = lzma.decompress(path.read_bytes()).decode()
         for private in ("/root/", "/home/", "/tmp/", "site-packages", "stackTrace", '"identity"', "PRIVATE KEY"):
             assert private not in text, f"{path.name} holds {private}"
+
+
+def test_a_run_that_has_not_begun_is_not_recorded() -> None:
+    """Its replay would wait forever for a task."""
+    told = newest("ShootLifecycle", "a-shoot-that-is-gone-ends-its-lifecycle-0")
+    events = told.history.events
+    first = next(
+        number for number, each in enumerate(events) if each.HasField("workflow_task_completed_event_attributes")
+    )
+    assert not corpus.has_begun(WorkflowHistory("id", events[:first]))
+    assert corpus.has_begun(WorkflowHistory("id", events[: first + 1]))
 
 
 # Planted changes
