@@ -76,7 +76,7 @@ class Tool:
     renames: Mapping[str, str] = field(default_factory=dict)
     """Binaries whose package has another name than the one that we use."""
     package: str = "tool"
-    """Package to install; ``tool``: all tools of the module."""
+    """Package or pattern of packages to install; ``tool``: all tools of the module."""
     tests: Mapping[str, str] = field(default_factory=dict)
     """Binaries that are made of a package's tests, each with that package."""
     emptied: tuple[str, tuple[str, ...]] | None = None
@@ -379,17 +379,16 @@ def victoria_logs() -> Tool:
 
 
 def vertical_pod_autoscaler() -> Tool:
-    """The three programs of the vertical pod autoscaler.
-
-    They have a module of their own, because they need newer versions of some libraries than Kubernetes does.
-    """
+    """The three programs of the vertical pod autoscaler."""
+    programs = ("recommender", "updater", "admission-controller")
     return Tool(
         "vertical-pod-autoscaler",
         images.VPA_VERSION,
-        ("vpa-recommender", "vpa-updater", "vpa-admission-controller"),
-        _TOOLS / "vertical-pod-autoscaler",
+        tuple(f"vpa-{name}" for name in programs),
+        _kubernetes_module(),
         "",
-        renames={name: f"vpa-{name}" for name in ("recommender", "updater", "admission-controller")},
+        renames={name: f"vpa-{name}" for name in programs},
+        package="k8s.io/autoscaler/vertical-pod-autoscaler/pkg/...",
     )
 
 
