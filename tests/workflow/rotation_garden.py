@@ -32,6 +32,7 @@ class RotationGarden:
 
     def __init__(self) -> None:
         self.view = RotationView()
+        self.over = False
         self.changed = asyncio.Event()
         self.users: tuple[User, ...] = ()
         self.unanswered = ""
@@ -53,11 +54,17 @@ class RotationGarden:
     def turn(self, kind: Kind, phase: Phase | None, *, owners_turn: bool = True) -> None:
         rotation = ActiveRotation(kind=kind, phase=phase, initiated=STARTED) if phase else None
         self.view = RotationView(seed=SEED, technical_id="t", rotation=rotation, owners_turn=owners_turn)
+        self.over = rotation is None
+        self.changed.set()
+
+    def forget(self) -> None:
+        """The Shoot is deleted."""
+        self.view, self.over = RotationView(), True
         self.changed.set()
 
     @activity.defn
     async def await_rotation(self, request: RotationInput) -> RotationView:
-        while (self.view.rotation.phase if self.view.rotation else None) == request.seen:
+        while not self.over and (self.view.rotation.phase if self.view.rotation else Phase.NONE) == request.seen:
             self.changed.clear()
             activity.heartbeat()
             try:

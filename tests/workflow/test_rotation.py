@@ -33,6 +33,15 @@ async def complete(handle: "WorkflowHandle[Any, None]", **request: Any) -> str:
     return await handle.execute_update(RotateCertificateAuthorities.complete, CompleteRotation(**request))
 
 
+async def accepted(handle: "WorkflowHandle[Any, None]", number: int = 1) -> None:
+    """Wait until the workflow has accepted updates."""
+    done = 0
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        done += event.HasField("workflow_execution_update_accepted_event_attributes")
+        if done == number:
+            return
+
+
 CA = Kind.CERTIFICATE_AUTHORITIES
 
 
@@ -65,6 +74,46 @@ async def test_completing_before_clients_trust_the_new_ca_is_refused(
         await complete(handle)
     assert "must be Prepared" in str(refused.value.cause)
     assert garden.asked == []
+
+
+async def test_a_completion_that_comes_before_the_phase_is_known_waits_for_it(
+    env: WorkflowEnvironment, garden: RotationGarden
+) -> None:
+    """A workflow that has just started, or continues as new, has not read the phase yet."""
+    handle = await garden.start(env.client, CA)
+    async with asyncio.TaskGroup() as group:
+        early = group.create_task(complete(handle))
+        await accepted(handle)
+        garden.turn(CA, Phase.PREPARED)
+    assert "are being dropped" in early.result()
+    assert garden.asked == [("rotate-ca-complete", "")]
+
+
+async def test_a_completion_that_waits_for_another_phase_is_refused(
+    env: WorkflowEnvironment, garden: RotationGarden
+) -> None:
+    handle = await garden.start(env.client, CA)
+    early = asyncio.create_task(complete(handle))
+    await accepted(handle)
+    garden.turn(CA, Phase.PREPARING)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await early
+    assert "is Preparing, must be Prepared" in str(refused.value.cause)
+    assert garden.asked == []
+
+
+async def test_a_rotation_whose_shoot_is_deleted_ends_what_waits_for_its_phase(
+    env: WorkflowEnvironment, garden: RotationGarden
+) -> None:
+    handle = await garden.start(env.client, CA)
+    waiting = [asyncio.create_task(each) for each in (handle.execute_update("look"), complete(handle))]
+    await accepted(handle, 2)
+    garden.forget()
+    for each in waiting:
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await each
+        assert "is over" in str(refused.value.cause)
+    await handle.result()
 
 
 async def test_a_node_with_an_old_certificate_blocks_the_completion_by_name(

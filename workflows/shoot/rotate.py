@@ -69,6 +69,7 @@ class _Rotation:
         self._request = request
         self._view = RotationView()
         self._survey: Survey | None = None
+        self._over = False
 
     @workflow.query
     def progress(self) -> RotationView:
@@ -78,7 +79,9 @@ class _Rotation:
     @workflow.update
     async def look(self) -> Survey:
         """Find the clients that still use the old credentials."""
-        await workflow.wait_condition(lambda: bool(self._view.technical_id))
+        await workflow.wait_condition(lambda: self._has_looked)
+        if self._over:
+            raise ApplicationError(self._is("over"), type="Over", non_retryable=True)
         return await self._find_users()
 
     @workflow.update
@@ -86,9 +89,13 @@ class _Rotation:
         """Request the completion; returns once it is accepted, not when the old credentials are dropped.
 
         Raises:
-            ApplicationError: ``OldCredentialsInUse``, unless the request is forced. The message names the clients that
-                use the old credentials, or says why the cluster cannot be asked.
+            ApplicationError: ``NotPrepared``, or, unless the request is forced, ``OldCredentialsInUse``: its message
+                names the clients that use the old credentials, or says why the cluster cannot be asked.
         """
+        if not self._has_looked:
+            await workflow.wait_condition(lambda: self._has_looked)
+            if fault := self._not_prepared():
+                raise ApplicationError(fault, type="NotPrepared", non_retryable=True)
         try:
             found = str(await self._find_users())
         except _Unanswered as error:
@@ -106,14 +113,24 @@ class _Rotation:
 
     @complete.validator
     def _check_complete(self, request: CompleteRotation) -> None:
-        phase = self._phase
-        if phase is not Phase.PREPARED:
-            raise ValueError(
-                f"the rotation of the {self._request.kind.words} of Shoot {self._request.shoot} is "
-                f"{phase or 'starting'}, must be {Phase.PREPARED}"
-            )
+        # A workflow that has just started, or continues as new, reads the phase first.
+        if self._has_looked and (fault := self._not_prepared()):
+            raise ValueError(fault)
         if request.force and not request.reason.strip():
             raise ValueError("a forced completion needs a reason: clients that use the old credentials lose access")
+
+    @property
+    def _has_looked(self) -> bool:
+        """Whether the workflow knows the phase, and the control plane if the rotation is not over."""
+        return bool(self._view.technical_id) or self._over
+
+    def _not_prepared(self) -> str:
+        """Why the rotation cannot be completed in its phase; empty if it can."""
+        phase = self._phase
+        return "" if phase is Phase.PREPARED else self._is(f"{phase or 'over'}, must be {Phase.PREPARED}")
+
+    def _is(self, what: str) -> str:
+        return f"the rotation of the {self._request.kind.words} of Shoot {self._request.shoot} is {what}"
 
     async def track(self) -> None:
         """Wait for each phase of the rotation and request the next step, until the rotation has ended."""
@@ -125,6 +142,7 @@ class _Rotation:
             self._request = self._request.model_copy(update=seen)
             self._show()
             if self._view.rotation is None:
+                self._over = True
                 break
             if self._phase is Phase.PREPARED:
                 with suppress(_Unanswered):  # `complete` asks the cluster again
