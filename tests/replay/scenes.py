@@ -25,6 +25,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, Work
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import (
     ActivityInboundInterceptor,
@@ -321,7 +322,7 @@ class Theatre:
         if info.activity_type in _WITHOUT_RESULT or stage.subject.queue == _CLOUD:
             return False if called == "delete_cloud_namespace" else None
         # A flow deletes Secrets that no task has reported, and refuses to if none has reported any.
-        return TaskResult(secrets=(f"secret-of-{name}",))
+        return _result(name)
 
     def worker(self, queue: str, workflows: Sequence[type] = ()) -> Worker:
         return Worker(
@@ -469,7 +470,7 @@ def repaired(task: str, how: Action) -> Outcome:
         graph = stage.subject.graph
         assert graph is not None
         finished = tuple(
-            FinishedTask(name=name, digest=graph.digest(name), attempt=1, trigger="t")
+            FinishedTask(name=name, digest=graph.digest(name), result=_result(name), attempt=1, trigger="t")
             for name in stage.subject.tasks
             if name != task and task not in graph.after(name)
         )
@@ -484,6 +485,10 @@ def repaired(task: str, how: Action) -> Outcome:
         await (await stage.start(f"{stage.name}-{_HOWS[how]}", attempt=attempt)).result()
 
     return repair
+
+
+def _result(task: str) -> TaskResult:
+    return TaskResult(secrets=(f"secret-of-{task}",))
 
 
 def _repair(action: Action, task: str = "") -> Repair:
@@ -715,7 +720,12 @@ async def _told(client: Client, id_: str, name: str) -> list[Found]:
 
     Other operations have the same histories as those that are played task by task.
     """
-    newest = await client.get_workflow_handle(id_).fetch_history()
+    try:
+        newest = await client.get_workflow_handle(id_).fetch_history()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return []  # the scene plays a cleanup alone, which is played task by task, too
     run = newest.events[0].workflow_execution_started_event_attributes.first_execution_run_id
     lifecycles: list[WorkflowHistory] = []
     while run:
