@@ -59,8 +59,8 @@ def _row(figure: Figure) -> str:
 
 def _plot(report: Report) -> list[str]:
     ratios = {each.name: each.ratio for each in report.figures if each.ratio is not None}
-    if not ratios:
-        return []
+    if len(ratios) < 2:
+        return []  # the table shows one ratio as well
     names = ", ".join(f'"{name}"' for name in ratios)
     return [
         "```mermaid",

@@ -35,17 +35,19 @@ def test_page_is_that_of_the_reports():
 
 
 def test_page_has_a_table_and_a_plot_of_ratios(tmp_path):
-    kept(tmp_path, "shoot", figure("api server", "s", [8.0, 9.0], [6.0, 9.0], limit=8.0), figure("cpu", "s", [1.0]))
+    times = figure("api server", "s", [8.0, 9.0], [6.0, 9.0], limit=8.0), figure("deletion", "s", [4.0], [8.0])
+    kept(tmp_path, "shoot", *times, figure("cpu", "s", [1.0]))
     text = page.page(tmp_path)
 
     assert "| api server | **8.5 s (8 to 9)** | 7.5 s (6 to 9) | 0.88 | 8 s |" in text
     assert "| cpu | 1 s | - | - | - |" in text
-    assert 'x-axis ["api server"]' in text
-    assert "bar [0.88]" in text
+    assert 'x-axis ["api server", "deletion"]' in text
+    assert "bar [0.88, 2.00]" in text
 
 
-def test_report_without_a_baseline_has_no_plot(tmp_path):
-    kept(tmp_path, "signal", figure("latency", "ms", [8.0]))
+@pytest.mark.parametrize("baseline", [None, [4.0]])
+def test_one_ratio_or_none_is_not_plotted(tmp_path, baseline):
+    kept(tmp_path, "signal", figure("latency", "ms", [8.0], baseline))
 
     assert "xychart" not in page.page(tmp_path)
 
