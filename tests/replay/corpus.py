@@ -243,8 +243,9 @@ async def record(release: str, only: str) -> int:
     found: list[tuple[str, str, Story]] = []
     began = time.monotonic()
     async for workflow, name, history in play(only):
-        if has_begun(history):
-            found.append((workflow, name, story(history)))
+        if not has_begun(history):
+            continue
+        found.append((workflow, name, story(history)))
         if len(found) % 50 == 0:
             print(f"{time.monotonic() - began:6.0f} s  {len(found)} histories recorded", flush=True)
     print(f"recorded {len(found)} histories in {time.monotonic() - began:.0f} s", flush=True)

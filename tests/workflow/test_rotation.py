@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
@@ -100,6 +101,18 @@ async def test_a_completion_that_waits_for_another_phase_is_refused(
         await early
     assert "is Preparing, must be Prepared" in str(refused.value.cause)
     assert garden.asked == []
+
+
+async def test_a_rotation_that_continues_as_new_looks_at_once(
+    env: WorkflowEnvironment, garden: RotationGarden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its phase may stay the same for days, and its owner wants to complete it."""
+    suggested = iter([True])
+    monkeypatch.setattr(workflow.Info, "is_continue_as_new_suggested", lambda _: next(suggested, False))
+    garden.turn(CA, Phase.PREPARED)
+    handle = await garden.start(env.client, CA)
+    await garden.until(lambda: len(garden.reports) == 2)
+    assert "are being dropped" in await complete(handle)
 
 
 async def test_a_rotation_whose_shoot_is_deleted_ends_what_waits_for_its_phase(

@@ -79,7 +79,7 @@ class _Rotation:
     @workflow.update
     async def look(self) -> Survey:
         """Find the clients that still use the old credentials."""
-        await workflow.wait_condition(lambda: self._has_looked)
+        await workflow.wait_condition(lambda: bool(self._view.technical_id) or self._over)
         if self._over:
             raise ApplicationError(self._is("over"), type="Over", non_retryable=True)
         return await self._find_users()
@@ -92,8 +92,8 @@ class _Rotation:
             ApplicationError: ``NotPrepared``, or, unless the request is forced, ``OldCredentialsInUse``: its message
                 names the clients that use the old credentials, or says why the cluster cannot be asked.
         """
-        if not self._has_looked:
-            await workflow.wait_condition(lambda: self._has_looked)
+        if not self._knows_phase:
+            await workflow.wait_condition(lambda: self._knows_phase)
             if fault := self._not_prepared():
                 raise ApplicationError(fault, type="NotPrepared", non_retryable=True)
         try:
@@ -114,15 +114,14 @@ class _Rotation:
     @complete.validator
     def _check_complete(self, request: CompleteRotation) -> None:
         # A workflow that has just started, or continues as new, reads the phase first.
-        if self._has_looked and (fault := self._not_prepared()):
+        if self._knows_phase and (fault := self._not_prepared()):
             raise ValueError(fault)
         if request.force and not request.reason.strip():
             raise ValueError("a forced completion needs a reason: clients that use the old credentials lose access")
 
     @property
-    def _has_looked(self) -> bool:
-        """Whether the workflow knows the phase, and the control plane if the rotation is not over."""
-        return bool(self._view.technical_id) or self._over
+    def _knows_phase(self) -> bool:
+        return self._view.rotation is not None or self._over
 
     def _not_prepared(self) -> str:
         """Why the rotation cannot be completed in its phase; empty if it can."""
@@ -151,7 +150,11 @@ class _Rotation:
                 await self._ask_for(OPERATION_RECONCILE)
             if workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(self._request)
+                # Without what was seen, the new run looks at once. Until then it knows no phase.
+                request = self._request
+                workflow.continue_as_new(
+                    RotationInput(shoot=request.shoot, kind=request.kind, initiated=request.initiated)
+                )
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _find_users(self) -> Survey:
