@@ -29,6 +29,8 @@ _CHOSEN = "|".join(
         r"Services should serve a basic endpoint from pods",
         r"Pods should support remote command execution over websockets",
         r"Security Context .* should not allow privilege escalation when false",
+        r"Kubelet when scheduling a read only busybox container should not write to root filesystem",
+        r"ConfigMap should be consumable .* with various prefixes",
         r"ServiceAccounts should mount an API token into pods",
         r"EmptyDir volumes should support \(non-root,0666,tmpfs\)",
         r"Projected configMap updates should be reflected in volume",
@@ -54,7 +56,7 @@ def test_our_images_have_the_names_that_the_specs_of_this_release_use(suite: run
 
 def test_a_shoot_passes_conformance_specs_of_each_kind(suite: runner.Suite, tmp_path: Path) -> None:
     names = focused(runner.listed(suite.e2e), _CHOSEN)
-    assert len(names) >= 16
+    assert len(names) >= 18
     results = Results(tmp_path / "results.json", "any")
 
     runner.run_all(suite, names, results, _SECONDS, print)
